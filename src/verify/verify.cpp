@@ -308,11 +308,14 @@ Failure check_counts_in_context(const Plan& plan, const Schedule& schedule, cons
         continue;
       }
       if (counter.of_arrivals) {
-        // The rank clears the words of an epoch in the next one, and they count again two epochs later.
-        if (!order.knows(add.segment, before))
-          return fmt::format(
-              "{} may add to {}[{}] of rank {} before the rank has cleared what arrived two epochs before",
-              where(plan, s.rank, s.lane, s.step), counter.name, count.at.entry, count.at.rank);
+        // The rank clears the words of an epoch in the next one, and they count again two epochs later. What
+        // arrived after the end of its own epoch could come after the clearing.
+        const bool early = !order.knows(add.segment, before), late = !order.knows(end, add.segment);
+        if (early || late)
+          return fmt::format("{} may add to {}[{}] of rank {} {}", where(plan, s.rank, s.lane, s.step),
+                             counter.name, count.at.entry, count.at.rank,
+                             early ? "before the rank has cleared what arrived two epochs before"
+                                   : "after the rank has ended the call");
         continue;
       }
       const bool early = !order.knows(add.segment, begin), late = !order.knows(end, add.segment);

@@ -292,7 +292,8 @@ TEST(Planner, GivesAProvenPlanOrAReason) {
   for (const Mechanism mechanism : mechanisms) {
     const int plans = coverage.plans[static_cast<int>(mechanism)];
     RecordProperty(std::string(name(mechanism)), plans);
-    EXPECT_GT(plans, 20) << name(mechanism);
+    // Few random rows have a multiple of 16 bytes.
+    EXPECT_GT(plans, mechanism == Mechanism::low_latency ? 4 : 20) << name(mechanism);
   }
   RecordProperty("excused", coverage.excused);
 }

@@ -95,6 +95,25 @@ TEST(VerifyFlagged, AGreetingThatNobodyAwaitsMayComeTooEarly) {
   EXPECT_FALSE(proof.ok);
 }
 
+TEST(VerifyFlagged, WhatNobodyAwaitsMayComeAfterTheClearing) {
+  // Rank 1 sends a word more, which rank 0 counts, but does not await before it ends the call.
+  Plan plan = planned(Op::gemm_allreduce);
+  const auto more = static_cast<std::int32_t>(plan.counters.size());
+  plan.counters.push_back({"more", CounterKind::add, {{1}, {0}}});
+  plan.counters.back().of_arrivals = true;
+  steps_of(plan, 1).push_back(Notify{{more, 0, 0}, 1});
+  plan.ranks[1].issue.push_back(0);
+  expect_wrong(plan, "context", {"may add to more[0] of rank 0", "after the rank has ended the call"},
+               Setting::context);
+}
+
+TEST(VerifyFlagged, AContextHasRoomForEightMebibytes) {
+  Plan plan = planned(Op::gemm_allreduce);
+  for (Buffer& buffer : plan.buffers)
+    if (buffer.flagged) buffer.rows.assign(buffer.rows.size(), most_flagged_bytes / (buffer.cols * 4) + 1);
+  expect_wrong(plan, "well-formed", {"buffer 'parts'", "at most 8388608"});
+}
+
 TEST(VerifyFlagged, RowsThatNobodySendsNeverArrive) {
   Plan plan = planned(Op::gemm_allreduce);
   for (Step& step : steps_of(plan, 0))
@@ -185,8 +204,7 @@ TEST(LowLatency, RefusesWhatItsKernelCannotDo) {
   EXPECT_THAT(reason(gather, {}, machine), testing::HasSubstr("use copy-engine"));
   Machine apart = machine;
   apart.peer_memory = false;
-  EXPECT_THAT(reason(small(Op::gemm_allreduce), {}, apart),
-              testing::HasSubstr("store to each other's memory"));
+  EXPECT_THAT(reason(small(Op::gemm_allreduce), {}, apart), testing::HasSubstr("is not accessible here"));
 }
 
 TEST(LowLatency, TakesTheHopsThatArePredictedFaster) {

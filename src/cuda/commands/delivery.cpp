@@ -37,6 +37,7 @@ class Maker {
     args_.flagged = context.memory.flagged().place(context.rank);
     args_.watch = context.watch;
     args_.early = context.launch.may_start_early;
+    args_.workers = context.plan.workers;
     const Problem& problem = context.plan.problem();
     std::uint32_t hash = 2166136261u;  // FNV-1a
     for (const char letter : describe(problem))
@@ -63,6 +64,9 @@ class Maker {
   const DeliveryArgs& finish() {
     used_bytes_ = std::max(used_bytes_, FlaggedMemory::first_byte(context_.plan.world()));  // the greetings
     args_.extent.used = static_cast<std::uint32_t>(used_bytes_ / greeting_bytes);
+    if (used_bytes_ > most_flagged_bytes + FlaggedMemory::first_byte(context_.plan.world()))
+      throw Unsupported(
+          fmt::format("CUDA: a delivery may receive {} bytes; at most {}", used_bytes_, most_flagged_bytes));
     if (hole_end_bytes_ <= used_bytes_) {
       args_.extent.hole = static_cast<std::uint32_t>(hole_bytes_ / greeting_bytes);
       args_.extent.hole_end = static_cast<std::uint32_t>(hole_end_bytes_ / greeting_bytes);
@@ -107,6 +111,8 @@ class Maker {
     sent.from = rows(pass.from.front(), pass.grid.rows);
     sent.to = offset(pass.to.slice);
     (void)rows(pass.to, pass.grid.rows);
+    require(pass.to.slice.row == hole_row_ || hole_row_ < 0, "sends from one slot");
+    hole_row_ = pass.to.slice.row;
     // Other ranks have the same slots, and store nothing into this rank's own.
     hole_bytes_ = sent.to;
     hole_end_bytes_ = sent.to + pass.grid.rows * context_.memory.row_bytes(pass.to.slice.buffer);
@@ -130,6 +136,7 @@ class Maker {
       if (!source.flagged) continue;
       require(from.slice.rank == context_.rank, "reads what arrives here");
       source.source = static_cast<std::uint8_t>(sender(from.slice));
+      require(source.source != context_.rank, "reads slots of other ranks");
       note_used(from.slice);
     }
     taken.to = rows(pass.to, pass.grid.rows);
@@ -168,6 +175,8 @@ class Maker {
 
   /// All that any rank may store of the buffer, which other ranks store at the same places.
   void note_used(const Slice& slice) {
+    require(flagged_ < 0 || flagged_ == slice.buffer, "uses one flagged buffer");
+    flagged_ = slice.buffer;
     const Buffer& flagged = buffer(slice);
     used_bytes_ = std::max(used_bytes_, offset({slice.buffer, slice.rank, 0, 0, 0, 0}) +
                                             flagged.bytes(context_.rank) / flagged.depth);
@@ -176,7 +185,8 @@ class Maker {
   const Context& context_;
   DeliveryArgs args_{};
   std::int32_t sources_ = 0;
-  std::int64_t used_bytes_ = 0, hole_bytes_ = 0, hole_end_bytes_ = 0;
+  std::int32_t flagged_ = -1;  // the buffer
+  std::int64_t used_bytes_ = 0, hole_bytes_ = 0, hole_end_bytes_ = 0, hole_row_ = -1;
 };
 
 }  // namespace

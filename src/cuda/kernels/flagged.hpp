@@ -28,6 +28,9 @@ inline constexpr std::int64_t greeting_bytes = 16;
 /// Two bf16 or f16 numbers 0.0 and -0.0, or one f32 number -0.0.
 inline constexpr std::uint32_t flag = 0x80000000u;
 
+/// Turns are counted modulo this multiple of the three copies. Greetings hold twice a turn in 32 bits.
+inline constexpr std::uint32_t turns = 3u << 29;
+
 /// What a delivery may receive of a copy: chunks [0, used) of 16 bytes but [hole, hole_end), where the rank's
 /// own rows would be.
 struct FlaggedExtent {
@@ -98,7 +101,8 @@ struct DeliveryArgs {
   bool has_residual = false;
   Shifts shifts;
   Watch watch;
-  bool early = false;  ///< programmatic dependent launch behind the previous kernel of the stream
+  std::int32_t workers = 0;  ///< SMs that CTAs, which wait for other ranks, may hold; 0: all
+  bool early = false;        ///< programmatic dependent launch behind the previous kernel of the stream
 };
 
 /// Threads and CTAs of a delivery on the current device.

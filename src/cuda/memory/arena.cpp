@@ -14,7 +14,6 @@ ArenaMemory::ArenaMemory(CudaWorld& world, std::int64_t bytes, std::uint32_t fir
       heap_(std::move(heap)),
       staging_(world, static_cast<std::size_t>(bytes)),
       shared_(world, shared_bytes(static_cast<std::size_t>(world.size()))),
-      flagged_(world, most_flagged_bytes),
       places_(static_cast<std::size_t>(world.size())),
       local_(world.local().size()) {
   const auto ranks = places_.size();
@@ -24,6 +23,8 @@ ArenaMemory::ArenaMemory(CudaWorld& world, std::int64_t bytes, std::uint32_t fir
     world.upload(rank.rank(), placed(rank.rank()).begins, begins.data(), ranks * sizeof(std::uint32_t));
   staging_.share();
   shared_.share();
+  if (world.size() > 1 && world.size() <= flagged_world && world.apart().empty())
+    flagged_.emplace(world, most_flagged_bytes);
   for (int rank = 0; rank < world.size(); ++rank)
     if (staging_.at(rank) != nullptr) places_[static_cast<std::size_t>(rank)] = placed(rank);
   for (std::size_t index = 0; index < local_.size(); ++index)

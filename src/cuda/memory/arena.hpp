@@ -39,7 +39,8 @@ class ArenaMemory {
 
   std::int64_t bytes() const { return bytes_; }
   const CudaHeap* heap() const { return heap_.get(); }
-  const FlaggedMemory& flagged() const { return flagged_; }
+  /// Null if no plan can use it: too many ranks, one alone, or GPUs without access to each other's memory.
+  const FlaggedMemory* flagged() const { return flagged_ ? &*flagged_ : nullptr; }
   /// Null if the rank's memory is out of reach.
   const Place* place(int rank) const {
     const auto& at = places_[static_cast<std::size_t>(rank)];
@@ -63,7 +64,7 @@ class ArenaMemory {
   std::int64_t bytes_;
   std::shared_ptr<const CudaHeap> heap_;
   SharedMemory staging_, shared_;  // shared: all words that peers write
-  FlaggedMemory flagged_;
+  std::optional<FlaggedMemory> flagged_;
   std::vector<std::optional<Place>> places_;  // by rank
   std::vector<Local> local_;                  // by index of the local rank
 };

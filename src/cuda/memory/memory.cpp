@@ -255,7 +255,9 @@ Address Memory::at(const Slice& slice, int parity) const {
 }
 
 const FlaggedMemory& Memory::flagged() const {
-  return arena_ != nullptr ? arena_->flagged() : *flagged_;
+  const FlaggedMemory* const found = arena_ != nullptr ? arena_->flagged() : flagged_.get();
+  if (found == nullptr) throw Unsupported("CUDA: these ranks have no flagged memory in common");
+  return *found;
 }
 
 std::uint32_t* Memory::counter(const CounterRef& ref) const {
@@ -275,6 +277,8 @@ std::uint32_t Memory::growth(const CounterRef& ref) const {
 }
 
 std::string Memory::describe(const std::uint32_t* counter) const {
+  if (flagged_ != nullptr)
+    if (const int peer = flagged_->awaited(counter); peer >= 0) return fmt::format("rows of rank {}", peer);
   for (const auto& [number, rank] : ranks_) {
     if (rank.begins != nullptr && counter >= rank.begins && counter < rank.begins + world_.size())
       return fmt::format("rank {} to begin the call", counter - rank.begins);

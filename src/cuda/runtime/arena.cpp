@@ -114,10 +114,12 @@ namespace {
 /// What a rank awaited of a peer in a delivery, or got from it.
 std::string describe_delivery(const Stall& stall, int peer) {
   if (stall.own_call == stall.other_call) return fmt::format("waited for rows of rank {}", peer);
-  return fmt::format(
-      "calls with m = {}, where rank {} calls with m = {}, or another operator; all ranks must make the same "
-      "calls",
-      stall.own_call, peer, stall.other_call);
+  const auto m_of_call = [](std::uint64_t call) { return static_cast<std::uint32_t>(call); };
+  if (m_of_call(stall.own_call) == m_of_call(stall.other_call))
+    return fmt::format("calls another operator with m = {} than rank {}; all ranks must make the same calls",
+                       m_of_call(stall.own_call), peer);
+  return fmt::format("calls with m = {}, where rank {} calls with m = {}; all ranks must make the same calls",
+                     m_of_call(stall.own_call), peer, m_of_call(stall.other_call));
 }
 
 }  // namespace
@@ -126,8 +128,9 @@ std::string describe_delivery(const Stall& stall, int peer) {
 std::string CudaArena::describe(const Stall& stall) const {
   for (std::size_t index = 0; index < calls_.size(); ++index) {
     const CallWords& words = calls_[index]->words;
-    if (const int peer = memory_.flagged().awaited(stall.counter); peer >= 0)
-      return describe_delivery(stall, peer);
+    if (memory_.flagged() != nullptr)
+      if (const int peer = memory_.flagged()->awaited(stall.counter); peer >= 0)
+        return describe_delivery(stall, peer);
     if (stall.counter == words.busy)
       return "began a call while another call of the context was running: order the streams of its calls";
     const auto* const call = reinterpret_cast<const Call*>(stall.counter);

@@ -236,7 +236,9 @@ Result<Plan> plan_low_latency(const Problem& problem, const Machine& machine,
   if (params.hops == 2 && !reduces_everywhere(problem))
     return Reason{fmt::format("{} takes one hop", name(problem.op))};
   if (params.symmetric) return Reason{"each rank is planned by itself: leave symmetric off"};
-  if (!machine.peer_memory) return Reason{"low-latency needs ranks that can store to each other's memory"};
+  if (!machine.peer_memory)
+    return Reason{
+        "low-latency stores to other ranks' memory, which is not accessible here: use another mechanism"};
   LowLatencyParams chosen;
   chosen.hops = chosen_hops(problem, machine, params.hops);
   if (const std::int64_t bytes = flagged_bytes(problem, chosen.hops); bytes > most_flagged_bytes)

@@ -138,6 +138,12 @@ void check_buffers(const Plan& plan, const auto& work) {
     check_size(plan, b, total, where);
     require(b.dtype == work.dtype || (b.role == Role::internal && b.dtype == DType::f32), where,
             "is {}, but the {} {}", name(b.dtype), kind, name(work.dtype));
+    if (b.flagged)
+      for (std::size_t r = 0; r < b.rows.size(); ++r) {
+        const std::int64_t copy = b.bytes(static_cast<int>(r)) / b.depth;
+        require(copy <= most_flagged_bytes, where, "{} bytes of a copy are flagged on rank {}, at most {}",
+                copy, r, most_flagged_bytes);
+      }
     if (b.role == Role::internal) continue;
     require(find_buffer(plan, b.role) == static_cast<std::int32_t>(i), where,
             "a second buffer for the user's {}; expected one", name(b.role));

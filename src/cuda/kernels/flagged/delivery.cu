@@ -65,7 +65,7 @@ cudaError_t prepare_delivery(const DeliveryArgs& args, DeliveryLaunch& at) {
       error != cudaSuccess)
     return error;
   if (each == 0) return cudaErrorInvalidConfiguration;
-  at.ctas = std::min(rows, each * facts.sms);
+  at.ctas = std::min(rows, each * (args.workers > 0 ? std::min(args.workers, facts.sms) : facts.sms));
   return cudaSuccess;
 }
 

@@ -85,8 +85,8 @@ struct Delivery {
     if (atomicExch(args.watch.claim, 1u) != 0) return;
     volatile Stall& stall = *args.watch.stall;
     stall.counter = reinterpret_cast<const std::uint32_t*>(greeting_of(own, peer));
-    stall.own_call = mine.z >> 1;
-    stall.other_call = other.z >> 1;
+    stall.own_call = std::uint64_t{mine.y} << 32 | mine.z >> 1;
+    stall.other_call = std::uint64_t{other.y} << 32 | other.z >> 1;
     ptx::store_release_sys(args.watch.abort, 1u);
   }
 
@@ -278,7 +278,7 @@ __global__ void __launch_bounds__(most_threads(chunks))
   if (gridDim.x > 1 && atomicAdd(&state.ended, 1u) != gridDim.x - 1) return;
   state.ended = 0;
   state.last = args.extent;
-  state.turn = turn + 1;
+  state.turn = turn + 1 < turns ? turn + 1 : 0;
 }
 
 }  // namespace shingle::cuda
