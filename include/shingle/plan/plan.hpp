@@ -60,8 +60,8 @@ struct Buffer {
   DType dtype = DType::f32;
   std::vector<std::int64_t> rows;  ///< by planned rank
   std::int64_t cols = 0;
-  std::int32_t depth =
-      1;  ///< copies that successive epochs take in turn: 1 or 2; user buffers: 1; flagged: 3
+  /// Copies that successive epochs take in turn: 1 or 2; user buffers: 1; flagged: flagged_copies.
+  std::int32_t depth = 1;
   /// True: elements tell by themselves that they have arrived, in every 32-bit word. Their rank clears the
   /// copy of an epoch in the epoch behind it. So a peer may store before the rank has begun the epoch, and
   /// other calls of a context leave the buffer alone.

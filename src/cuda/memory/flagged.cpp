@@ -13,6 +13,8 @@ namespace shingle::cuda {
 namespace {
 
 constexpr std::int64_t line = 128;  // bytes
+static_assert(flagged_copies == 3 && turns % flagged_copies == 0,
+              "kernels/flagged takes three copies in turn");
 
 }  // namespace
 

@@ -165,11 +165,10 @@ void StepCheck::flags(const Elementwise& e) const {
           {"gates"}, "reads a flagged buffer, but awaits no arrivals");
   for (std::size_t i = 0; i < e.gates.size(); ++i)
     require(receives == arrivals(e.gates[i].counter), {"gates", i},
-            "arrivals are awaited by passes that read {}", "a flagged buffer, and these await nothing else");
+            "a pass awaits arrivals if it reads a flagged buffer, and then nothing else");
   for (std::size_t i = 0; i < e.notify.size(); ++i)
     require(sends == arrivals(e.notify[i].counter), {"notify", i},
-            "arrivals are notified by passes that store {}",
-            "to a flagged buffer, and these notify nothing else");
+            "a pass notifies arrivals if it stores to a flagged buffer, and then nothing else");
 }
 
 void StepCheck::operator()(const Attend& a) const {
