@@ -11,8 +11,8 @@ build := build/$(PRESET)
 install_build := build/install/$(PRESET)
 ninja := cmake --build --preset $(PRESET) -j $(JOBS)
 groups := build $(filter test,$(MAKECMDGOALS)) $(filter cuda,$(PRESET)) # groups of packages to install
-# Unity builds compile faster. They serve builds without later edits: `make run` and `make install`.
-together := -D CMAKE_UNITY_BUILD=ON -D CMAKE_UNITY_BUILD_BATCH_SIZE=10
+# Unity builds compile faster. They serve builds without later edits: CI's, `make run` and `make install`.
+together := -D CMAKE_UNITY_BUILD=ON
 # The first configuration has tests only for `make test`, because they need more packages.
 tests := $(if $(filter test,$(MAKECMDGOALS)),ON,OFF)
 first := -D SHINGLE_TESTS=$(tests) $(if $(filter run,$(MAKECMDGOALS)),$(together))
