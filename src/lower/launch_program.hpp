@@ -42,6 +42,7 @@ struct Launch {
   std::int32_t event = -1;       ///< record, wait: index among the events of the rank
   bool may_start_early = false;  ///< programmatic dependent launch: may start before the previous kernel of
                                  ///< the stream ends (launch_rules.hpp)
+  bool weights_early = false;    ///< a GEMM may load B before the kernels ahead have ended (launch_rules.hpp)
   std::vector<LaunchPart> parts{};  ///< kernel: parts of a pass that follows its groups; else empty
 };
 

@@ -51,6 +51,16 @@ bool belongs(const Plan& plan, const Lane& lane, std::size_t first, std::size_t 
          !(pass->norm.residual && stored(pass->residual.slice.buffer));
 }
 
+bool weights_early(const Plan& plan, std::int32_t rank, const Lane& lane, std::size_t step) {
+  const auto* const gemm = std::get_if<Gemm>(&lane.steps[step]);
+  const auto delivers = [&](std::size_t at) {
+    return at < lane.steps.size() && counts_arrivals(plan, lane.steps[at]);
+  };
+  return gemm != nullptr && gemm->gates.empty() && gemm->b.rank == rank &&
+         is_input(plan.buffers[static_cast<std::size_t>(gemm->b.buffer)].role) &&
+         ((step > 0 && delivers(step - 1)) || delivers(step + 1));
+}
+
 bool may_start_early(const Plan& plan, std::int32_t rank, const Lane& lane, std::size_t step) {
   if (step == 0) return false;
   const auto at = lane.steps.begin() + static_cast<std::ptrdiff_t>(step);

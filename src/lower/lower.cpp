@@ -64,13 +64,12 @@ class RankLowering {
     const Step& step = lane.steps[first];
     const bool delivers = counts_arrivals(plan_, step);
     if (synchronises(step) && !delivers) return append_syncs(launches, stream, first, last);
-    Launch launch{delivers ? LaunchKind::delivery : kind_of(step),
-                  stream,
-                  static_cast<std::int32_t>(first),
-                  static_cast<std::int32_t>(last),
-                  -1,
-                  may_start_early(plan_, rank_, lane, first),
-                  {}};
+    Launch launch{.kind = delivers ? LaunchKind::delivery : kind_of(step),
+                  .stream = stream,
+                  .first = static_cast<std::int32_t>(first),
+                  .last = static_cast<std::int32_t>(last),
+                  .may_start_early = may_start_early(plan_, rank_, lane, first),
+                  .weights_early = weights_early(plan_, rank_, lane, first)};
     if (const auto* pass = std::get_if<Elementwise>(&step); pass && by_groups(*pass)) {
       launch.parts = parts_of(*pass);
       if (launch.parts.empty()) return;  // a pass without tiles has no launch
@@ -85,26 +84,21 @@ class RankLowering {
     std::size_t begin = first;
     const auto flush = [&](std::size_t end) {
       if (begin < end)
-        launches.push_back({sync_kind(lane, begin, end),
-                            stream,
-                            static_cast<std::int32_t>(begin),
-                            static_cast<std::int32_t>(end),
-                            -1,
-                            false,
-                            {}});
+        launches.push_back({.kind = sync_kind(lane, begin, end),
+                            .stream = stream,
+                            .first = static_cast<std::int32_t>(begin),
+                            .last = static_cast<std::int32_t>(end)});
     };
     for (std::size_t i = first; i < last; ++i) {
       const int event = edges_.of(lane.steps[i]);
       if (event == EventEdges::none) continue;
       flush(i);
       const bool waits = std::holds_alternative<Await>(lane.steps[i]);
-      launches.push_back({waits ? LaunchKind::wait : LaunchKind::record,
-                          stream,
-                          static_cast<std::int32_t>(i),
-                          static_cast<std::int32_t>(i) + 1,
-                          event,
-                          false,
-                          {}});
+      launches.push_back({.kind = waits ? LaunchKind::wait : LaunchKind::record,
+                          .stream = stream,
+                          .first = static_cast<std::int32_t>(i),
+                          .last = static_cast<std::int32_t>(i) + 1,
+                          .event = event});
       begin = i + 1;
     }
     flush(last);

@@ -44,6 +44,7 @@ std::string line(const Plan& plan, const Lane& lane, const Launch& launch, int r
               step_text(plan, lane.steps[static_cast<std::size_t>(step)], rank);
   }
   if (launch.may_start_early) text += ", may start before the previous kernel ends";
+  if (launch.weights_early) text += ", may load B before the previous kernels end";
   for (const LaunchPart& part : launch.parts) text += fmt::format("\n{:25}{}", "", part_text(plan, part));
   return text + "\n";
 }
@@ -97,6 +98,7 @@ std::string to_json(const LaunchProgram& program, int indent) {
                        {"last", launch.last}};
       if (launch.event >= 0) one["event"] = launch.event;
       if (launch.may_start_early) one["may_start_early"] = true;
+      if (launch.weights_early) one["weights_early"] = true;
       for (const LaunchPart& part : launch.parts) {
         ordered_json items{{"first", part.first}, {"last", part.last}};
         if (part.event >= 0) {

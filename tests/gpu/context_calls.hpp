@@ -120,6 +120,11 @@ inline Problem draw_declared(Dice& dice, int world) {
   p.n = 8 * dice.size(1, 80);
   p.k = 8 * dice.size(1, 80);
   p.dtype = DType::bf16;
+  if (p.op == Op::gemm_allreduce && chance(dice, 40)) {  // weights that may be loaded early
+    p.m = dice.size(world, 150);
+    p.n = 8 * dice.size(480, 700);
+    p.k = 64 * dice.size(1, 6);
+  }
   if (p.traits().chains()) p.inner = 8 * dice.size(1, 40);
   p.transpose_b = chance(dice, 60);
   if (chance(dice, 30)) p.epilogue.bias = true;

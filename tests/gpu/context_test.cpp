@@ -5,6 +5,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+#include <bit>
 #include <cstdlib>
 
 #include "context_calls.hpp"
@@ -39,6 +41,68 @@ TEST_P(Contexts, LastForManyCalls) {
   const int calls = set != nullptr ? std::atoi(set) : 1000;
   const auto world = make_cuda_world(GetParam(), {.on_step = delay_some});
   EXPECT_GE(soak(*world, {.seed = 3, .calls = calls}), calls);
+}
+
+/// A product of few rows loads its weights before the kernels ahead have ended, but not if these write them.
+TEST_P(Contexts, WeightsThatTheCallAheadWritesAreCurrent) {
+  if (GetParam() < 2) GTEST_SKIP() << "one rank has no peers";
+  const auto world = make_cuda_world(GetParam());
+  if (!world->capabilities().remote_memory) GTEST_SKIP() << "these GPUs do not reach each other's memory";
+  Context context(*world, {.choose = [](const Problem&) { return LowLatencyParams{}; }});
+  Problem sum, product;
+  sum.op = Op::allreduce;
+  product.op = Op::gemm_allreduce;
+  sum.world = product.world = GetParam();
+  sum.dtype = product.dtype = DType::bf16;
+  sum.m = product.n = 4608;
+  sum.n = sum.k = product.k = 128;
+  product.m = 8;
+  product.transpose_b = true;
+  context.declare(sum);
+  context.declare(product);
+  constexpr int values = 3, calls = 30;  // parts are 1, 2 and 3 in turn
+  const auto bits = [](float value) {
+    return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16);
+  };
+  std::vector<DeviceBuffer> memory;
+  const auto matrix = [&](int rank, Shape shape, float value) -> MatrixView {
+    const std::vector<std::uint16_t> image(static_cast<std::size_t>(shape.elements()), bits(value));
+    memory.push_back(world->allocate(rank, image.size() * 2));
+    cuda::check(cudaMemcpy(memory.back().data(), image.data(), image.size() * 2, cudaMemcpyDefault),
+                "cudaMemcpy");
+    return {memory.back().data(), shape, DType::bf16, shape.cols};
+  };
+  std::vector<std::vector<Argument>> sums(values), products(calls);
+  for (const int rank : world->local_ranks()) {
+    const MatrixView weights = matrix(rank, {sum.m, sum.n}, 0),
+                       ones = matrix(rank, {product.m, product.k}, 1);
+    for (int i = 0; i < values; ++i) {
+      sums[static_cast<std::size_t>(i)].push_back(
+          {rank, Role::a, matrix(rank, {sum.m, sum.n}, static_cast<float>(i + 1))});
+      sums[static_cast<std::size_t>(i)].push_back({rank, Role::out, weights});
+    }
+    for (std::vector<Argument>& one : products) {
+      one.push_back({rank, Role::a, ones});
+      one.push_back({rank, Role::b, weights});
+      one.push_back({rank, Role::out, matrix(rank, {product.m, product.n}, 0)});
+    }
+  }
+  for (int i = 0; i < calls; ++i) {
+    context.call(0, sum.m, sums[static_cast<std::size_t>(i % values)]);
+    context.call(1, product.m, products[static_cast<std::size_t>(i)]);
+  }
+  context.synchronize();
+  for (int i = 0; i < calls; ++i)
+    for (const Argument& argument : products[static_cast<std::size_t>(i)]) {
+      if (argument.role != Role::out) continue;
+      std::vector<std::uint16_t> got(static_cast<std::size_t>(product.m * product.n));
+      cuda::check(cudaMemcpy(got.data(), argument.matrix.data, got.size() * 2, cudaMemcpyDefault),
+                  "cudaMemcpy");
+      const std::uint16_t wanted =
+          bits(static_cast<float>(GetParam() * GetParam() * product.k * (i % values + 1)));
+      EXPECT_EQ(std::ranges::count(got, wanted), std::ssize(got))
+          << "call " << i << " of rank " << argument.rank;
+    }
 }
 
 TEST_P(Contexts, GraphsOutlastALargerArena) {

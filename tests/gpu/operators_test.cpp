@@ -157,6 +157,10 @@ Problem draw_few_rows(Dice& dice, int world) {
   p.m = dice.size(1, chance(dice, 30) ? 400 : 20);
   p.n = 8 * dice.size(1, chance(dice, 20) ? 2500 : 300);
   p.k = p.traits().multiplies() ? 8 * dice.size(1, 100) : p.n;
+  if (p.traits().multiplies() && chance(dice, 40)) {  // weights that may be loaded early
+    p.n = 8 * dice.size(480, 1100);
+    p.k = 64 * dice.size(1, 6);
+  }
   p.dtype = one_of(dice, {DType::bf16, DType::f16, DType::f32});
   if (p.traits().multiplies() && p.dtype == DType::f32) p.dtype = DType::bf16;
   if (p.traits().multiplies()) {

@@ -94,5 +94,25 @@ TEST(MayStartEarly, TheSimulatorHidesWhatIsInFront) {
       << "the handshake, and the launch of the sums";
 }
 
+TEST(WeightsEarly, OfAGemmBesideADelivery) {
+  Machine machine = gpus();
+  machine.peer_memory = true;
+  const auto early = [&](const Plan& plan) {
+    std::vector<bool> found;
+    const Lane& lane = plan.ranks[0].lanes[0];
+    for (std::size_t i = 0; i < lane.steps.size(); ++i)
+      if (std::holds_alternative<Gemm>(lane.steps[i])) found.push_back(weights_early(plan, 0, lane, i));
+    return found;
+  };
+  for (const Op op : {Op::gemm_allreduce, Op::gemm_reducescatter, Op::allgather_gemm})
+    EXPECT_EQ(early(plan_low_latency(problem(op), machine, {}).value()), std::vector<bool>{true}) << name(op);
+  EXPECT_EQ(early(plan_sequential(problem(Op::gemm_allreduce), machine, {}).value()),
+            std::vector<bool>{false});
+  Plan plan = plan_low_latency(problem(Op::gemm_allreduce), machine, {}).value();
+  auto& gemm = std::get<Gemm>(plan.ranks[0].lanes[0].steps[0]);
+  gemm.b = gemm.out.slice;
+  EXPECT_EQ(early(plan), std::vector<bool>{false}) << "B is no input";
+}
+
 }  // namespace
 }  // namespace shingle::early_test::launch_rules_test

@@ -90,6 +90,9 @@ CommKey comm_key(const Plan& plan, std::int32_t communicator, const Resources& r
 
 /// True if the step needs the instrumented GEMM kernel, because cuBLASLt lacks something that it asks for.
 bool instrumented(const Gemm& step);
+/// A GEMM of few rows that loads its weights early (kernels/skinny.hpp); null where cuBLASLt is as fast. The
+/// step has no hooks.
+std::unique_ptr<Command> make_skinny_gemm(const Context& context, const Gemm& step);
 /// A GEMM by cuBLASLt. The step has no hooks.
 std::unique_ptr<Command> make_library_gemm(const Context& context, const Gemm& step);
 /// Prepares the rank's library for the products of such a step in calls (LibraryCache::prepare).

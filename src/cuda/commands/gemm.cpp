@@ -1,4 +1,4 @@
-// Gemm steps: the instrumented kernel if the step has hooks, else cuBLASLt.
+// Gemm steps: the instrumented kernel if the step has hooks, else cuBLASLt or the kernel for few rows.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -268,7 +268,10 @@ void require_served(const Plan& plan, const Step& step) {
 
 std::unique_ptr<Command> make_command(const Context& context, const Gemm& step) {
   if (step.grid.tiles() == 0) return nullptr;
-  if (!instrumented(step)) return make_library_gemm(context, step);
+  if (!instrumented(step)) {
+    auto skinny = context.launch.weights_early ? make_skinny_gemm(context, step) : nullptr;
+    return skinny ? std::move(skinny) : make_library_gemm(context, step);
+  }
   auto [grid, tiles, rows, choice, args] = serve(context.plan, step);
   const std::int64_t skipped = rows.base * (step.transpose_a ? 1 : args.lda);
   Operands operands{.a = context.memory.at(step.a, context.parity) + skipped * 2,

@@ -37,10 +37,13 @@ class LibraryCommand final : public Command {
   const Scratch& workspace_;  // may still grow while other commands are made
 };
 
-/// Rows of op(A) that are contiguous and whose results are contiguous.
-struct Run {
-  std::int64_t from = 0, to = 0, rows = 0;
-};
+std::int32_t alignment_of(std::uintptr_t bits) {
+  std::int32_t alignment = 16;
+  while (bits % static_cast<std::uintptr_t>(alignment) != 0) alignment /= 2;
+  return alignment;
+}
+
+}  // namespace
 
 std::vector<Run> runs_of(const Gemm& step) {
   const RowMap& c_rows = std::get<placement::Matrix>(step.out.form).rows;
@@ -58,14 +61,6 @@ std::vector<Run> runs_of(const Gemm& step) {
   }
   return runs;
 }
-
-std::int32_t alignment_of(std::uintptr_t bits) {
-  std::int32_t alignment = 16;
-  while (bits % static_cast<std::uintptr_t>(alignment) != 0) alignment /= 2;
-  return alignment;
-}
-
-}  // namespace
 
 std::shared_ptr<LibraryGemm> LibraryCache::get(const BlasHandle& handle, const LibraryProblem& problem,
                                                const LibraryOperands& operands) {

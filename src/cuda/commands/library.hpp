@@ -7,8 +7,16 @@
 #include <vector>
 
 #include "blas.hpp"
+#include "shingle/plan/plan.hpp"
 
 namespace shingle::cuda {
+
+/// Rows of op(A) that are contiguous and whose results are contiguous.
+struct Run {
+  std::int64_t from = 0, to = 0, rows = 0;
+};
+/// The runs of a step that stores its product as a matrix.
+std::vector<Run> runs_of(const Gemm& step);
 
 class LibraryCache {
  public:

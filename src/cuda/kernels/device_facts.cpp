@@ -23,6 +23,7 @@ cudaError_t find_device_facts(DeviceFacts& facts) {
     };
     ask(cudaDevAttrMultiProcessorCount, at.facts.sms);
     ask(cudaDevAttrComputeCapabilityMajor, at.facts.major);
+    ask(cudaDevAttrComputeCapabilityMinor, at.facts.minor);
     ask(cudaDevAttrMaxSharedMemoryPerBlockOptin, at.facts.most_shared);
   });
   facts = at.facts;

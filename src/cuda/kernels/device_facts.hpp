@@ -7,7 +7,8 @@ namespace shingle::cuda {
 
 struct DeviceFacts {
   int sms = 0;
-  int major = 0;        ///< compute capability
+  int major = 0;  ///< compute capability
+  int minor = 0;
   int most_shared = 0;  ///< bytes of shared memory of a CTA
 };
 

@@ -13,6 +13,7 @@
 #include "count.cuh"
 #include "cuda/kernels/ptx/grids.cuh"
 #include "device_facts.hpp"
+#include "launch_config.hpp"
 #include "sync.hpp"
 #include "wait.cuh"
 
@@ -133,27 +134,16 @@ __global__ void delay_kernel(const std::uint32_t* epoch, std::uint32_t salt, std
   while (ptx::global_timer() < end) ptx::nano_sleep(500);
 }
 
-/// A launch that may start early, on devices that can. It hides the launch latency: the kernel is resident
-/// when the previous kernel ends.
-struct EarlyLaunch {
-  cudaLaunchAttribute early{};
-  cudaLaunchConfig_t config{};
-  cudaError_t error = cudaSuccess;
-
-  EarlyLaunch(unsigned ctas, int threads, cudaStream_t stream) {
-    DeviceFacts facts;
-    error = find_device_facts(facts);
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-    config.gridDim = dim3(ctas);
-    config.blockDim = dim3(static_cast<unsigned>(threads));
-    config.stream = stream;
-    config.attrs = &early;
-    config.numAttrs = ptx::launch_early(facts.major) ? 1 : 0;
-  }
-  EarlyLaunch(const EarlyLaunch&) = delete;
-  EarlyLaunch& operator=(const EarlyLaunch&) = delete;
-};
+/// Launches a kernel that may start early, on devices that can. It hides the launch latency: the kernel is
+/// resident when the previous kernel ends.
+template <class... Parameters, class... Arguments>
+cudaError_t launch_early(void (*kernel)(Parameters...), int ctas, int threads, cudaStream_t stream,
+                         const Arguments&... arguments) {
+  DeviceFacts facts;
+  if (const cudaError_t error = find_device_facts(facts); error != cudaSuccess) return error;
+  const LaunchConfig config(ctas, threads, 0, stream, {1, ptx::launch_early(facts.major)});
+  return cudaLaunchKernelEx(&config.get(), kernel, arguments...);
+}
 
 }  // namespace
 
@@ -164,9 +154,7 @@ cudaError_t launch_begin(std::uint32_t* epoch, cudaStream_t stream, const Flags&
 
 cudaError_t launch_begin_call(const CallWords& words, const CallFacts& call, const Watch& watch,
                               cudaStream_t stream) {
-  EarlyLaunch launch(1, warp, stream);
-  if (launch.error != cudaSuccess) return launch.error;
-  return cudaLaunchKernelEx(&launch.config, begin_call_kernel, words, call, watch);
+  return launch_early(begin_call_kernel, 1, warp, stream, words, call, watch);
 }
 
 cudaError_t launch_end_call(const CallWords& words, const CallFacts& call, const Watch& watch,
@@ -175,9 +163,7 @@ cudaError_t launch_end_call(const CallWords& words, const CallFacts& call, const
   const int threads = count <= warp          ? warp
                       : count < most_threads ? (count + warp - 1) / warp * warp
                                              : most_threads;
-  EarlyLaunch launch(1, threads, stream);
-  if (launch.error != cudaSuccess) return launch.error;
-  return cudaLaunchKernelEx(&launch.config, end_call_kernel, words, call, watch, counters, count);
+  return launch_early(end_call_kernel, 1, threads, stream, words, call, watch, counters, count);
 }
 
 cudaError_t launch_sync(const SyncOp* ops, int count, const Watch& watch, cudaStream_t stream) {
@@ -186,9 +172,7 @@ cudaError_t launch_sync(const SyncOp* ops, int count, const Watch& watch, cudaSt
   Ops all{};
   all.count = count;
   for (int i = 0; i < count; ++i) all.of[i] = ops[i];
-  EarlyLaunch launch(1, warp, stream);
-  if (launch.error != cudaSuccess) return launch.error;
-  return cudaLaunchKernelEx(&launch.config, sync_kernel, all, watch);
+  return launch_early(sync_kernel, 1, warp, stream, all, watch);
 }
 
 cudaError_t launch_delay(const std::uint32_t* epoch, std::uint32_t salt, std::uint64_t most_ns,

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cuda/peer/generations.hpp"
@@ -76,6 +77,8 @@ class Memory {
     std::vector<Move> inputs, outputs;
   };
   Staged staged(int rank) const;
+  /// The memory that an epoch of a rank writes as its outputs, with its bytes.
+  std::vector<std::pair<const void*, std::size_t>> written(int rank) const;
 
   /// First byte of a buffer in an epoch of this parity. Throws Unsupported if the rank's memory is neither
   /// local nor mapped, InvalidArgument if the buffer is not bound.

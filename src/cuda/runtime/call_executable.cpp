@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "backend/remote.hpp"
+#include "cuda/commands/written.hpp"
 #include "cuda/raii/capture_mode.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/device_guard.hpp"
@@ -61,6 +62,7 @@ struct CallExecutable::Matrices {
   /// Copies of matrices that kernels cannot access as they are, and the moves to and from them.
   Memory::Staged staged{};
   std::vector<void*> copies{};
+  std::vector<std::pair<void*, std::size_t>> written{};  ///< outputs, with their bytes
 };
 
 /// What a local rank launches of a call: its graph, or commands on these matrices.
@@ -307,6 +309,9 @@ CallExecutable::Matrices CallExecutable::fit(const Rank& rank, std::span<const C
       else
         fitted.staged.outputs.push_back({memory.data, pitch, used, row, row, rows});
     }
+    if (!is_input(role))
+      fitted.written.emplace_back(
+          used, static_cast<std::size_t>(plan_.buffers[static_cast<std::size_t>(buffer)].bytes(number)));
     const std::int64_t shift = memory_->shift(number, buffer, used);
     fitted.shifts.of[static_cast<std::size_t>(role)] = shift;
     if (is_reached(buffer)) fitted.offsets += mixed(static_cast<std::uint64_t>(shift), role);
@@ -331,6 +336,7 @@ void CallExecutable::enqueue(std::size_t index, const CallTag& tag, const Matric
                   hook({rank.calls.local.rank(), launch.stream, launch.first, words.epoch, on});
                 if (command != nullptr) command->enqueue(on, fitted.shifts);
               });
+  for (const auto& [begin, bytes] : fitted.written) note_written(begin, bytes);
   move(fitted.staged.outputs, stream);
   for (void* const copy : fitted.copies) MemoryPool::release(copy, stream);
   if (!tells_) return;

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "cuda/commands/written.hpp"
 #include "cuda/kernels/flagged.hpp"
+#include "cuda/kernels/skinny.hpp"
 #include "cuda/kernels/sync.hpp"
 #include "cuda/raii/check.hpp"
 #include "shingle/base/error.hpp"
@@ -40,6 +42,7 @@ RankProgram::RankProgram(CudaWorld& world, const Plan& plan, const RankLaunches&
   check(preload_sync(), "load kernels");
   check(preload_elementwise(), "load kernels");
   check(preload_deliveries(), "load kernels");
+  check(preload_skinny(), "load kernels");
   world.blas(local.rank());  // here, not in the launching threads: the map of handles has no lock
 }
 
@@ -49,6 +52,7 @@ void RankProgram::prepare() {
   made->version = memory_.version();
   made->workspaces.resize(queue_.lanes());
   made->staged = memory_.staged(local_.rank());
+  made->written = memory_.written(local_.rank());
   const RankPlan& rank = plan_.ranks[static_cast<std::size_t>(local_.rank())];
   for (int parity = 0; parity < parities_; ++parity) {
     Commands& program = made->programs.emplace_back();
@@ -88,6 +92,7 @@ void RankProgram::enqueue_lanes(cudaStream_t stream, int parity, Issue&& issue) 
           on_step_({local_.rank(), launch.stream, launch.first, epoch_word_.get<const std::uint32_t>(), on});
         if (command != nullptr) issue(*command, on, launch.stream, launch.first);
       });
+  for (const auto& [begin, bytes] : binding_->written) note_written(begin, bytes);
   move(binding_->staged.outputs, stream);
 }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "cuda/kernels/device_facts.hpp"
+#include "cuda/kernels/launch_config.hpp"
 #include "cuda/kernels/ptx/grids.cuh"
 #include "kernels.hpp"
 
@@ -101,26 +102,10 @@ cudaError_t prepare_elementwise(const ElementwiseArgs& args, ElementwiseLaunch& 
 cudaError_t launch_elementwise(ElementwiseArgs& args, const ElementwiseLaunch& at, cudaStream_t stream) {
   if (at.ctas == 0) return cudaSuccess;
   args.room = at.room;
-  cudaLaunchAttribute attributes[2]{};
-  unsigned count = 0;
-  if (at.pairs) {
-    attributes[count].id = cudaLaunchAttributeClusterDimension;
-    attributes[count++].val.clusterDim = {2, 1, 1};
-  }
-  if (at.early) {
-    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
-  }
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(at.ctas));
-  config.blockDim = dim3(static_cast<unsigned>(at.threads));
-  config.dynamicSmemBytes = at.shared_bytes;
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = count;
+  const LaunchConfig config(at.ctas, at.threads, at.shared_bytes, stream, {at.pairs ? 2 : 1, at.early});
   RowLayout rows = at.rows;
   void* parameters[] = {&args, &rows};  // tile-by-tile kernels take the first only
-  return cudaLaunchKernelExC(&config, at.kernel, parameters);
+  return cudaLaunchKernelExC(&config.get(), at.kernel, parameters);
 }
 
 cudaError_t launch_elementwise(const ElementwiseArgs& args, cudaStream_t stream) {

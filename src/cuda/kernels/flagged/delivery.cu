@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "cuda/kernels/device_facts.hpp"
+#include "cuda/kernels/launch_config.hpp"
 #include "delivery.cuh"
 
 namespace shingle::cuda {
@@ -70,17 +71,9 @@ cudaError_t prepare_delivery(const DeliveryArgs& args, DeliveryLaunch& at) {
 }
 
 cudaError_t launch_delivery(DeliveryArgs& args, const DeliveryLaunch& at, cudaStream_t stream) {
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(at.ctas));
-  config.blockDim = dim3(static_cast<unsigned>(at.threads));
-  config.stream = stream;
-  config.attrs = &early;
-  config.numAttrs = at.early ? 1 : 0;
+  const LaunchConfig config(at.ctas, at.threads, 0, stream, {1, at.early});
   void* parameters[] = {&args};
-  return cudaLaunchKernelExC(&config, at.kernel, parameters);
+  return cudaLaunchKernelExC(&config.get(), at.kernel, parameters);
 }
 
 cudaError_t launch_clear(char* at, std::int64_t bytes, cudaStream_t stream) {

@@ -254,8 +254,14 @@ __device__ __forceinline__ void for_each_row(const Rows* lists, int count, Visit
   }
 }
 
+/// Registers of a thread. A CTA of 1024 threads leaves room for one of a GEMM that loads its weights early
+/// (kernels/skinny.hpp).
+constexpr int most_registers(int chunks) {
+  return chunks == 1 ? 40 : chunks == 2 ? 64 : 128;
+}
+
 template <class T, int chunks>
-__global__ void __launch_bounds__(most_threads(chunks))
+__global__ void __maxnreg__(most_registers(chunks))
     delivery_kernel(const __grid_constant__ DeliveryArgs args) {
   __shared__ float warps[2][32];  // in turn: a row's sums are read until the barrier of the row behind it
   ptx::launch_dependents();

@@ -8,7 +8,9 @@
 
 namespace shingle::cuda {
 
-/// A matrix, and the box of one load: rows of 128 bytes with 128-byte swizzle.
+/// A matrix, and the box of one load: rows of 128 bytes with 128-byte swizzle. With `box_blocks` the box has
+/// as many blocks of `box_cols` columns, one behind the other, and a load has three coordinates: column in
+/// the block, row, block. The matrix then has whole blocks.
 struct MatrixBox {
   const void* base = nullptr;
   std::int64_t rows = 0;
@@ -16,6 +18,7 @@ struct MatrixBox {
   std::int64_t stride = 0;  ///< elements between two rows
   std::int32_t box_rows = 0;
   std::int32_t box_cols = 0;
+  std::int32_t box_blocks = 0;
 };
 
 /// Encodes a tensor map; elements outside the matrix load as zeros. Returns cudaErrorInvalidValue if the

@@ -1,0 +1,78 @@
+// Gemm steps of few rows around a delivery: the kernel that loads weights early, where it is faster than
+// cuBLASLt.
+#include "cuda/kernels/skinny.hpp"
+
+#include "command.hpp"
+#include "cuda/raii/check.hpp"
+#include "elements.hpp"
+#include "library.hpp"
+#include "written.hpp"
+
+namespace shingle::cuda {
+namespace {
+
+class SkinnyGemmCommand final : public Command {
+ public:
+  struct Addresses {
+    Address a, b, c;
+  };
+  SkinnyGemmCommand(const SkinnyProblem& problem, const SkinnyLaunch& launch, const Addresses& at)
+      : problem_(problem), launch_(launch), at_(at) {}
+
+  void enqueue(cudaStream_t stream, const Shifts& shifts) override {
+    const SkinnyOperands operands{at_.a.in(shifts), at_.b.in(shifts), at_.c.in(shifts)};
+    if (operands.a != set_.a || operands.b != set_.b || operands.c != set_.c)
+      check(set_skinny_operands(problem_, operands, launch_.params),
+            "set the operands of a GEMM of few rows");
+    set_ = operands;
+    check(launch_skinny(launch_, !written_lately(operands.b, weight_bytes()), stream),
+          "launch a GEMM of few rows");
+  }
+
+ private:
+  std::size_t weight_bytes() const {
+    return static_cast<std::size_t>((problem_.transpose_b ? problem_.n : problem_.k) * problem_.ldb) * 2;
+  }
+
+  SkinnyProblem problem_;
+  SkinnyLaunch launch_;
+  Addresses at_;
+  SkinnyOperands set_{};
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_skinny_gemm(const Context& context, const Gemm& step) {
+  const auto& buffer = [&](const Slice& slice) -> const Buffer& {
+    return context.plan.buffers[static_cast<std::size_t>(slice.buffer)];
+  };
+  const DType type = buffer(step.a).dtype;
+  const std::vector<Run> runs = runs_of(step);
+  if (runs.size() != 1 || step.transpose_a || step.epilogue != Epilogue{} || type == DType::f32 ||
+      buffer(step.out.slice).dtype != type)
+    return nullptr;
+  SkinnyProblem problem;
+  problem.type = element(type);
+  problem.m = runs.front().rows;
+  problem.n = step.grid.cols;
+  problem.k = step.a.cols;
+  problem.lda = buffer(step.a).cols;
+  problem.ldb = buffer(step.b).cols;
+  problem.ldc = buffer(step.out.slice).cols;
+  problem.transpose_b = step.transpose_b;
+  const auto [from, to, rows] = runs.front();
+  const SkinnyGemmCommand::Addresses at{context.memory.at(step.a, context.parity) + from * problem.lda * 2,
+                                        context.memory.at(step.b, context.parity),
+                                        context.memory.at(step.out.slice, context.parity) +
+                                            to * context.memory.row_bytes(step.out.slice.buffer)};
+  // Matrices of calls are copied if they do not begin at multiples of 16 bytes.
+  for (const Address& address : {at.a, at.b, at.c})
+    if (reinterpret_cast<std::uintptr_t>(address.at) % 16 != 0) return nullptr;
+  SkinnyLaunch launch;
+  const std::int32_t most = step.resources.most > 0 ? step.resources.most : context.plan.workers;
+  check(find_skinny(problem, most, launch), "find a GEMM of few rows");
+  if (launch.kernel == nullptr) return nullptr;
+  return std::make_unique<SkinnyGemmCommand>(problem, launch, at);
+}
+
+}  // namespace shingle::cuda
