@@ -75,7 +75,7 @@ TEST_P(Contexts, WeightsThatTheCallAheadWritesAreCurrent) {
   std::vector<std::vector<Argument>> sums(values), products(calls);
   for (const int rank : world->local_ranks()) {
     const MatrixView weights = matrix(rank, {sum.m, sum.n}, 0),
-                       ones = matrix(rank, {product.m, product.k}, 1);
+                     ones = matrix(rank, {product.m, product.k}, 1);
     for (int i = 0; i < values; ++i) {
       sums[static_cast<std::size_t>(i)].push_back(
           {rank, Role::a, matrix(rank, {sum.m, sum.n}, static_cast<float>(i + 1))});

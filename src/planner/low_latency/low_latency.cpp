@@ -59,6 +59,13 @@ void take_rows(Builder& build, const Delivery& delivery, int rank, int source, c
   std::move(rows).append();
 }
 
+/// The product of a rank, as one call of a library. Nothing runs beside it, so it has all workers.
+Gemm multiply(Builder& build, int rank, RowMap rows, Placement out) {
+  Gemm gemm = build.gemm(rank, build.one_tile(build.problem().m), std::move(rows), std::move(out));
+  gemm.resources = {1, build.workers()};
+  return gemm;
+}
+
 /// The ranks' values before a reduction: products, or the input of a collective alone. Rows of shard s begin
 /// at row s · shard if they are scattered.
 class Parts {
@@ -70,8 +77,8 @@ class Parts {
   void compute(int rank) const {
     if (buffer_ == build_.a) return;
     build_.step(rank, compute_lane,
-                build_.gemm(rank, build_.one_tile(build_.problem().m), RowMap::identity(build_.problem().m),
-                            {build_.all(buffer_, rank), placement::Matrix{rows_}}));
+                multiply(build_, rank, RowMap::identity(build_.problem().m),
+                         {build_.all(buffer_, rank), placement::Matrix{rows_}}));
   }
   Slice rows(int rank, std::int64_t first, std::int64_t count) const {
     return build_.rows(buffer_, rank, first, count);
@@ -163,8 +170,7 @@ void gather_rows(Builder& build) {
                 false);
     }
     delivery.end(r);
-    Gemm gemm =
-        build.gemm(r, build.one_tile(p.m), sharded_rows(p, shard), Builder::in_place(build.all(product, r)));
+    Gemm gemm = multiply(build, r, sharded_rows(p, shard), Builder::in_place(build.all(product, r)));
     gemm.a = build.all(gathered, r);
     build.step(r, compute_lane, std::move(gemm));
     finish_rows(build, r, product, p.m);

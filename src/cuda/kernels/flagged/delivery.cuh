@@ -161,7 +161,7 @@ struct Delivery {
 
   /// Adds the sources of a row in their order. First it loads all that it can without waiting.
   __device__ __forceinline__ void add_sources(const TakenRows& rows, int row, Values& x) {
-    constexpr int batch = chunks == 1 ? 4 : chunks == 2 ? 2 : 1;  // sources whose loads are in flight
+    constexpr int batch = chunks <= 2 ? 2 : 1;  // sources whose loads are in flight
     for (int first = 0; first < rows.count; first += batch) {
       uint4 seen[batch][chunks];
 #pragma unroll
@@ -257,7 +257,7 @@ __device__ __forceinline__ void for_each_row(const Rows* lists, int count, Visit
 /// Registers of a thread. A CTA of 1024 threads leaves room for one of a GEMM that loads its weights early
 /// (kernels/skinny.hpp).
 constexpr int most_registers(int chunks) {
-  return chunks == 1 ? 40 : chunks == 2 ? 64 : 128;
+  return chunks == 1 ? 40 : 128;
 }
 
 template <class T, int chunks>
