@@ -17,6 +17,7 @@ class Alone final : public Processes {
  public:
   void tell(std::string_view) noexcept override {}
   void watch() override {}
+  void peek() override {}
 
  private:
   std::vector<std::string> gather(std::string_view own, double, std::size_t) override {

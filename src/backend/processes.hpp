@@ -40,9 +40,12 @@ class Processes {
                                   [[maybe_unused]] double timeout_us) {
     return {};
   }
-  /// Throws Timeout if another process is known to have failed or to be gone. Not collective; returns at
-  /// once.
+  /// Throws Timeout if another process is known to have failed or to be gone, unless it said goodbye. Answers
+  /// a summons. Not collective; returns at once.
   virtual void watch() = 0;
+  /// As watch(), but consumes nothing and answers no summons: for a process whose program is not in a call of
+  /// the world.
+  virtual void peek() = 0;
 
   void barrier(double timeout_us) { all_gather({}, timeout_us); }
   /// Maximum over all processes of each value.

@@ -94,6 +94,11 @@ void Star::watch() {
     if (peer(rank)) exchange(rank, 0, [&] { look(rank); });
 }
 
+void Star::peek() {
+  for (int rank = 0; rank < size_; ++rank)
+    if (peer(rank)) exchange(rank, 0, [&] { require_sound(rank); });
+}
+
 // Rendezvous.
 
 void Star::await_others(net::Socket listener, const net::Meeting& meeting, double timeout_us) {
@@ -280,10 +285,21 @@ std::string Star::payload_of(int rank, Frame frame, std::size_t most_bytes) {
 void Star::look(int rank) {
   constexpr double rest_us = 1e6;  // for a frame whose beginning has arrived
   const auto kind = peer(rank).next_kind();
-  if (kind != Kind::failure && kind != Kind::summons) return;
+  if (kind != Kind::failure && kind != Kind::summons) return require_sound(rank);
   const std::string reason = peer(rank).receive(most_reason, net::deadline_in(rest_us)).payload;
   if (kind == Kind::summons) answer(reason);
   throw Timeout(reason);
+}
+
+/// Looks also behind data: the rank may have failed, or ended, after it came to a collective call for which
+/// this process is late.
+void Star::require_sound(int rank) const {
+  const bool ended = peer(rank).ended();  // first, so that all that was sent before has arrived
+  for (const Frame& frame : peer(rank).arrived()) {
+    if (frame.kind == Kind::failure) throw Timeout(frame.payload);
+    if (frame.kind == Kind::goodbye) return;
+  }
+  if (ended) throw net::Lost("the connection ended");
 }
 
 /// Sends to all connected processes that still read, with a short limit for each.

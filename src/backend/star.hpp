@@ -25,6 +25,7 @@ class Star final : public Processes {
   void tell(std::string_view reason) noexcept override;
   std::vector<int> silent(std::string_view reason, double timeout_us) override;
   void watch() override;
+  void peek() override;
 
  private:
   static constexpr std::size_t most_reason = std::size_t{64} << 10;  // bytes of a failure's reason
@@ -47,6 +48,7 @@ class Star final : public Processes {
   void join(const net::Address& at, const net::Meeting& meeting, double timeout_us);
   std::string payload_of(int rank, net::Frame frame, std::size_t most_bytes);
   void look(int rank);
+  void require_sound(int rank) const;
   [[noreturn]] void answer(const std::string& reason);
   bool has_answered(int rank);
   void await_word_of_first(net::Clock::time_point deadline);

@@ -111,4 +111,26 @@ std::optional<Kind> Connection::next_kind() const {
   return static_cast<Kind>(parser.number<std::uint32_t>());
 }
 
+std::vector<Frame> Connection::arrived() const {
+  constexpr std::size_t any = ~std::size_t{0};  // memory is allocated only for bytes that have arrived
+  std::array<char, std::size_t{16} << 10> bytes;
+  const ssize_t got = ::recv(fd(), bytes.data(), bytes.size(), MSG_PEEK | MSG_DONTWAIT);
+  if (got == 0 || (got < 0 && !would_block(errno) && errno != EINTR)) throw lost(got);
+  std::vector<Frame> frames;
+  FrameReader reader;
+  for (std::string_view left(bytes.data(), static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+       !left.empty();) {
+    const std::size_t next = std::min(reader.wanted(), left.size());
+    reader.feed(left.substr(0, next), any);
+    left.remove_prefix(next);
+    if (reader.complete()) frames.push_back(reader.take());
+  }
+  return frames;
+}
+
+bool Connection::ended() const {
+  pollfd polled{fd(), POLLRDHUP, 0};
+  return ::poll(&polled, 1, 0) > 0;
+}
+
 }  // namespace shingle::net

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "error.hpp"
 #include "socket.hpp"
@@ -64,6 +65,11 @@ class Connection {
   Frame receive(std::size_t most_bytes, Clock::time_point deadline);
   /// Kind of the next frame, without consuming it. Nothing if it has not arrived. Throws Lost.
   std::optional<Kind> next_kind() const;
+  /// Complete frames that have arrived, without consuming them, as far as the first 16 KiB hold them. For use
+  /// while silent(). Throws Lost or Broken.
+  std::vector<Frame> arrived() const;
+  /// True if the other end sends nothing more. Frames that it sent before may still be unread.
+  bool ended() const;
   /// True if try_receive() has seen no byte of the next frame yet.
   bool silent() const { return reader_.empty(); }
 

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sys/socket.h>
+
 #include <chrono>
 #include <future>
 #include <thread>
@@ -182,6 +184,67 @@ TEST(Processes, WhoLeavesASoundWorldIsNoFailure) {
     std::this_thread::sleep_for(milliseconds(200));
     EXPECT_NO_THROW(processes->watch());
     EXPECT_THAT(timeout_of([&] { processes->barrier(10e6); }), HasSubstr("rank 1 has left"));
+  });
+}
+
+/// Rank 1 sends frames, perhaps early data of a collective call, and may end. Returns what rank 0 finds by
+/// peek(): twice the same, as that consumes nothing.
+std::string found_by_peek(const std::vector<net::Frame>& frames, bool ends) {
+  const int port = free_port();
+  auto first = std::async(std::launch::async, [port] { return connect(process(0, 2, port), 10e6); });
+  auto [connection, reply] = test::join_as({"127.0.0.1", port + 1}, net::job_token(), 1, 2);
+  connection.receive(0, net::deadline_in(10e6));
+  const auto processes = first.get();
+  for (const auto& [kind, payload] : frames) connection.send(kind, payload, net::deadline_in(10e6));
+  if (ends) connection = {};
+  std::this_thread::sleep_for(milliseconds(50));
+  const auto peek = [&] { processes->peek(); };
+  const std::string found = timeout_of(peek);
+  EXPECT_EQ(timeout_of(peek), found);
+  return found;
+}
+
+TEST(Processes, PeekLooksBehindData) {
+  using net::Kind;
+  const net::Frame data{Kind::data, "of a barrier"}, summons{Kind::summons, "a wait"},
+      failure{Kind::failure, "rank 1 fell over"}, goodbye{Kind::goodbye, {}};
+  for (const bool ends : {false, true}) {
+    const std::string gone = ends ? "rank 1 is gone: its connection ended" : "no timeout";
+    EXPECT_EQ(found_by_peek({}, ends), gone);
+    EXPECT_EQ(found_by_peek({data}, ends), gone);
+    EXPECT_EQ(found_by_peek({summons}, ends), gone);
+    EXPECT_EQ(found_by_peek({{Kind::data, std::string(30'000, 'x')}}, ends), gone);
+    EXPECT_EQ(found_by_peek({goodbye}, ends), "no timeout");
+    EXPECT_EQ(found_by_peek({data, goodbye}, ends), "no timeout");
+    EXPECT_EQ(found_by_peek({failure}, ends), "rank 1 fell over");
+    EXPECT_EQ(found_by_peek({data, failure, goodbye}, ends), "rank 1 fell over");
+    EXPECT_EQ(found_by_peek({summons, failure}, ends), "rank 1 fell over");
+  }
+}
+
+TEST(Processes, PeekRefusesMalformedMessages) {
+  const int port = free_port();
+  auto first = std::async(std::launch::async, [port] { return connect(process(0, 2, port), 10e6); });
+  auto [connection, reply] = test::join_as({"127.0.0.1", port + 1}, net::job_token(), 1, 2);
+  connection.receive(0, net::deadline_in(10e6));
+  const auto processes = first.get();
+  const std::string other = "GET / HTTP/1.1";
+  ASSERT_EQ(::send(connection.fd(), other.data(), other.size(), 0), static_cast<ssize_t>(other.size()));
+  std::this_thread::sleep_for(milliseconds(50));
+  EXPECT_THAT(timeout_of([&] { processes->peek(); }), HasSubstr("rank 1 sent a malformed message"));
+}
+
+TEST(Processes, PeekLeavesDataAndAnswersNoSummons) {
+  together(2, [](int rank, int port) {
+    const auto processes = connect(process(rank, 2, port), 10e6);
+    if (rank == 0) {
+      for (int i = 0; i < 20; ++i, std::this_thread::sleep_for(milliseconds(10))) processes->peek();
+      processes->barrier(10e6);
+      EXPECT_THAT(processes->silent("a wait", 0.3e6), ElementsAre(1));
+    } else {
+      processes->barrier(10e6);
+      for (int i = 0; i < 100; ++i, std::this_thread::sleep_for(milliseconds(10))) processes->peek();
+    }
   });
 }
 

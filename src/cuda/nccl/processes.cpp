@@ -44,6 +44,7 @@ class NcclProcesses final : public Processes {
 
   void tell(std::string_view) noexcept override {}
   void watch() override {}
+  void peek() override {}
 
  private:
   std::vector<std::string> gather(std::string_view own, double timeout_us, std::size_t most_bytes) override {
