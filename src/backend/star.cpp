@@ -99,6 +99,13 @@ void Star::peek() {
     if (peer(rank)) exchange(rank, 0, [&] { require_sound(rank); });
 }
 
+/// Tells the others that this process exits.
+void Star::leave(int status) noexcept try {
+  if (status == 0) return broadcast(Kind::goodbye, {});
+  tell(fmt::format("rank {} has exited with status {}", rank_, status));
+} catch (...) {  // no memory: the others see that the connection ends
+}
+
 // Rendezvous.
 
 void Star::await_others(net::Socket listener, const net::Meeting& meeting, double timeout_us) {

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "at_exit.hpp"
 #include "net/rendezvous.hpp"
 #include "processes.hpp"
 
@@ -19,7 +20,8 @@ class Star final : public Processes {
   /// `listener`: of rank 0, which listens there for the others; they join it at `at`.
   Star(int rank, int size, net::Socket listener, const net::Address& at, double timeout_us,
        const net::Token& token);
-  /// Says goodbye: a connection that ends without it is a process that died.
+  /// Says goodbye: a connection that ends without it is a process that died. A process that exits with status
+  /// 0 says goodbye too; with another status it has failed.
   ~Star() override;
 
   void tell(std::string_view reason) noexcept override;
@@ -53,6 +55,7 @@ class Star final : public Processes {
   bool has_answered(int rank);
   void await_word_of_first(net::Clock::time_point deadline);
   void broadcast(net::Kind kind, std::string_view payload) noexcept;
+  void leave(int status) noexcept;
   std::string missing_ranks() const;
   template <class Action>
   void exchange(int rank, double timeout_us, Action action);
@@ -63,6 +66,7 @@ class Star final : public Processes {
   int size_;
   std::size_t most_frame_ = most_reason;  // bytes of the largest frame that another rank may send
   std::vector<net::Connection> peers_;    // by rank; ranks other than 0 have only rank 0's
+  AtExit at_exit_{[this](int status) { leave(status); }};
 };
 
 }  // namespace shingle

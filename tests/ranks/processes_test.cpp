@@ -3,8 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
 #include <future>
 #include <thread>
 
@@ -13,6 +19,7 @@
 #include "net/wire.hpp"
 #include "shingle/base/error.hpp"
 #include "support/free_port.hpp"
+#include "support/in_processes.hpp"
 #include "support/join_as.hpp"
 
 namespace shingle::processes_test {
@@ -246,6 +253,39 @@ TEST(Processes, PeekLeavesDataAndAnswersNoSummons) {
       for (int i = 0; i < 100; ++i, std::this_thread::sleep_for(milliseconds(10))) processes->peek();
     }
   });
+}
+
+/// What rank 0 hears of rank 1, whose process exits, or a fork of which does.
+std::string heard_of_exit(const std::function<void()>& exit_of_one) {
+  const std::string heard = std::string(testing::TempDir()) + "/heard_of_exit." + std::to_string(::getpid());
+  const int port = free_port();
+  test::in_processes(2, [&](int rank) {
+    const auto processes = connect(process(rank, 2, port), 10e6);
+    processes->barrier(10e6);
+    if (rank == 1) exit_of_one();
+    const std::string reason = timeout_of([&] {
+      for (int i = 0; i < 50; ++i, std::this_thread::sleep_for(milliseconds(10))) processes->peek();
+    });
+    if (rank == 0) std::ofstream(heard) << reason;
+    return 0;
+  });
+  std::ifstream in(heard);
+  std::string reason;
+  std::getline(in, reason);
+  std::remove(heard.c_str());
+  return reason;
+}
+
+TEST(Processes, AnExitSaysGoodbyeOrItsStatus) {
+  EXPECT_EQ(heard_of_exit([] { std::exit(0); }), "no timeout");
+  EXPECT_EQ(heard_of_exit([] { std::exit(3); }), "rank 1 has exited with status 3");
+  EXPECT_EQ(heard_of_exit([] { ::_exit(0); }), "rank 1 is gone: its connection ended");
+  EXPECT_EQ(heard_of_exit([] { ::raise(SIGKILL); }), "rank 1 is gone: its connection ended");
+  EXPECT_EQ(heard_of_exit([] {
+              if (::fork() == 0) std::exit(3);
+              ::wait(nullptr);
+            }),
+            "no timeout");
 }
 
 TEST(Processes, ThoseOfAnotherJobAreToldSo) {

@@ -1,0 +1,28 @@
+// Actions for the exit of the process.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+
+namespace shingle {
+
+/// Calls `act` with the exit status if the process exits while this object exists: by exit() or by returning
+/// from main(), not by _exit() or a signal, nor in a forked child. `act` must neither throw nor make or
+/// destroy an AtExit.
+class AtExit {
+ public:
+  explicit AtExit(std::function<void(int status)> act);
+  /// Waits for `act` to return if it has begun.
+  ~AtExit();
+  AtExit(const AtExit&) = delete;
+  AtExit& operator=(const AtExit&) = delete;
+
+ private:
+  static void act_all(int status, void*);
+
+  const std::function<void(int)> act_;
+  const pid_t process_;
+};
+
+}  // namespace shingle
