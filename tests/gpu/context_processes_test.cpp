@@ -125,17 +125,26 @@ double now_s() {
   return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
 }
 
+/// Draws as SHINGLE_MOMENT says.
+Dice dice_of_moment() {
+  const char* const moment = std::getenv("SHINGLE_MOMENT");
+  return Dice(moment != nullptr ? static_cast<std::uint64_t>(std::atoi(moment)) : 0);
+}
+
+void announce_fault() {
+  std::printf("[fault at %.2f s]\n", now_s());
+  std::fflush(stdout);
+}
+
 /// Calls of a context until rank 1 has a fault before the step that SHINGLE_MOMENT draws. Prints when that
 /// was, and when rank 0 has an error.
 void calls_with_a_fault(const std::function<void()>& fault) {
-  const char* const moment = std::getenv("SHINGLE_MOMENT");
-  Dice dice(moment != nullptr ? static_cast<std::uint64_t>(std::atoi(moment)) : 0);
+  Dice dice = dice_of_moment();
   std::int64_t left = dice.size(0, 1000);
   CudaOptions options{.timeout_us = deadline_us};
   options.on_step = [&](const CudaStepEvent& at) {
     if (at.rank != 1 || left-- != 0) return;
-    std::printf("[fault at %.2f s]\n", now_s());
-    std::fflush(stdout);
+    announce_fault();
     fault();
   };
   const auto world = make_cuda_world(0, options);
@@ -145,6 +154,47 @@ void calls_with_a_fault(const std::function<void()>& fault) {
     soaking.run();
     FAIL() << "all calls were made";
   } catch (const Error& error) {
+    std::printf("[rank %d error at %.2f s: %s]\n", rank, now_s(), error.what());
+  }
+}
+
+/// Replays a graph of calls until rank 1 has a fault before the replay that SHINGLE_MOMENT draws. No function
+/// of the world runs meanwhile: ranks wait by cudaStreamSynchronize(), in which the kernels of NCCL wait for
+/// rank 1 without a deadline. Prints as calls_with_a_fault(). `by_memory`: of the graph's two calls, the
+/// first uses peer memory, so that its kernels wait for rank 1 under the deadline.
+void replays_with_a_fault(const std::function<void()>& fault, bool by_memory) {
+  Dice dice = dice_of_moment();
+  std::int64_t left = dice.size(1, 300);
+  const auto world = make_cuda_world(0, {.timeout_us = deadline_us});
+  const int rank = world->local_ranks()[0];
+  if (by_memory && !world->capabilities().remote_memory)
+    return void(std::printf("[rank %d error at 0 s: no peer memory]\n", rank));
+  const Problem problem = problem_of(Op::gemm_allreduce, world->size());
+  Context context(*world, {.timeout_us = fault_deadline_us});
+  const int last = context.declare(problem, SequentialParams{});
+  const int first = by_memory ? context.declare(problem, FusedParams{.mover = Mover::store}) : last;
+  const CallMatrices matrices(*world, random_inputs(problem, 1, Values::integers), dice);
+  const cuda::DeviceGuard guard(device_of(rank));
+  const cuda::Stream stream;
+  const auto call = [&](int op, cudaStream_t on) {
+    void* const handles[] = {on};
+    context.call(op, problem.m, matrices.arguments(), handles);
+  };
+  const cuda::Graph graph =
+      cuda::Graph::capture(stream.get(), [&](cudaStream_t on) { call(first, on), call(last, on); });
+  const cuda::Health& health = dynamic_cast<cuda::CudaWorld&>(*world).health();
+  while (!health.stopped()) {
+    if (rank == 1 && left-- == 0) {
+      announce_fault();
+      fault();
+    }
+    graph.launch(stream.get());
+    stream.synchronize();
+  }
+  try {
+    call(last, stream.get());
+    FAIL() << "a call in a broken world";
+  } catch (const Timeout& error) {
     std::printf("[rank %d error at %.2f s: %s]\n", rank, now_s(), error.what());
   }
 }
@@ -198,6 +248,11 @@ std::vector<Part> parts() {
           {"CallsKilled", [] { calls_with_a_fault([] { raise(SIGKILL); }); }},
           {"CallsStopped", [] { calls_with_a_fault([] { stop_this_process(20); }); }},
           {"CallsThrow", [] { calls_with_a_fault([] { throw Error("rank 1 fell over"); }); }},
+          {"ReplaysKilled", [] { replays_with_a_fault([] { raise(SIGKILL); }, false); }},
+          {"ReplaysKilledByMemory", [] { replays_with_a_fault([] { raise(SIGKILL); }, true); }},
+          {"ReplaysStopped", [] { replays_with_a_fault([] { stop_this_process(20); }, true); }},
+          {"ReplaysThrow", [] { replays_with_a_fault([] { throw Error("rank 1 fell over"); }, false); }},
+          {"ReplaysExit", [] { replays_with_a_fault([] { std::exit(3); }, false); }},
           {"Groups", groups_are_exact},
           {"ContextsOverlap", contexts_overlap},
           {"ContextsLast", contexts_last}};
@@ -292,6 +347,18 @@ TEST_F(GpuProcesses, StoppedOneIsNamedInCalls) {
 }
 TEST_F(GpuProcesses, ThrowingOneIsNamedInCalls) {
   faults_are_named("CallsThrow", "rank 1 (has failed: )?.*fell over", longest_s(gpus));
+}
+
+TEST_F(GpuProcesses, KilledOneEndsReplays) {
+  faults_are_named("ReplaysKilled", "rank 1 is gone", longest_s(gpus));
+  faults_are_named("ReplaysKilledByMemory", "(rank 1 is gone|no peer memory)", longest_s(gpus));
+}
+TEST_F(GpuProcesses, StoppedOneEndsReplays) {
+  faults_are_named("ReplaysStopped", "(rank 1 is stopped|no peer memory)", longest_s(gpus));
+}
+TEST_F(GpuProcesses, OneThatLeavesOnAnErrorEndsReplays) {
+  faults_are_named("ReplaysThrow", "rank 1 left the world on an exception", longest_s(gpus));
+  faults_are_named("ReplaysExit", "rank 1 has exited with status 3", longest_s(gpus));
 }
 
 TEST_F(GpuProcesses, CallsThatDifferAreNamed) {

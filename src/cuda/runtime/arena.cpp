@@ -52,6 +52,7 @@ CudaArena::CudaArena(CudaWorld& world, std::int64_t bytes, std::shared_ptr<const
 }
 
 CudaArena::~CudaArena() {
+  const Watcher::Hold hold(world_.watcher());
   try {
     if (!world_.health().stopped()) synchronize();
   } catch (const std::exception&) {  // the world is broken now, and the next call reports it
@@ -67,6 +68,7 @@ void CudaArena::extend(std::span<void* const> streams) {
   if (streams.empty()) return;  // the last call is on streams of the context, where nobody else enqueues
   require_one_each(world_.local(), streams);
   if (are_captured(world_.local(), streams)) return;  // a graph's work is in the order of its streams
+  const Watcher::Hold hold(world_.watcher());
   for (std::size_t index = 0; index < calls_.size(); ++index) {
     const DeviceGuard guard(calls_[index]->local.device());
     calls_[index]->queue.extend(static_cast<cudaStream_t>(streams[index]));
@@ -95,6 +97,7 @@ void CudaArena::prepare(const Plan& plan) {
 }
 
 void CudaArena::synchronize() {
+  const Watcher::Hold hold(world_.watcher());
   world_.health().require();
   try {
     monitor_.wait_until([this] {

@@ -61,6 +61,7 @@ class CudaArena final : public Arena, public Resident {
 
   bool idle() const noexcept override;
   void drop_graphs() noexcept override {}
+  void require_sound() const override { monitor_.require_sound(); }
 
  private:
   std::string describe(const Stall& stall) const;

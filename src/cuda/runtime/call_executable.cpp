@@ -96,6 +96,7 @@ CallExecutable::CallExecutable(CudaWorld& world, const Plan& plan, std::shared_p
 }
 
 CallExecutable::~CallExecutable() {
+  const Watcher::Hold hold(world_.watcher());
   try {
     const RelaxedCapture relaxed;
     if (!world_.health().stopped())
@@ -153,6 +154,7 @@ RunReport CallExecutable::run(const RunOptions&) {
 
 void CallExecutable::enqueue(const CallTag& tag, std::span<const CallMatrix> matrices,
                              std::span<void* const> streams) {
+  const Watcher::Hold hold(world_.watcher());
   const RelaxedCapture relaxed;  // to look at events of earlier calls
   arena_->monitor().require_working();
   if (!streams.empty()) require_one_each(world_.local(), streams);

@@ -41,6 +41,7 @@ CudaExecutable::CudaExecutable(CudaWorld& world, const Plan& plan)
 }
 
 CudaExecutable::~CudaExecutable() {
+  const Watcher::Hold hold(world_.watcher());
   try {
     if (!world_.health().stopped()) runner_->synchronize();
   } catch (const std::exception&) {  // the world is broken now, and the next call reports it
@@ -52,11 +53,13 @@ RunReport CudaExecutable::run(const RunOptions& options) {
   if (options.epochs < 1)
     throw InvalidArgument(fmt::format("epochs = {} must be at least 1", options.epochs));
   require_timeout(options.timeout_us);
+  const Watcher::Hold hold(world_.watcher());
   return runner_->run(options);
 }
 
 void CudaExecutable::prepare(double timeout_us) {
   require_timeout(timeout_us);
+  const Watcher::Hold hold(world_.watcher());
   runner_->prepare(timeout_us);
 }
 

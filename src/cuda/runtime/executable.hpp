@@ -18,12 +18,19 @@ class CudaExecutable final : public Executable {
   CudaExecutable& operator=(const CudaExecutable&) = delete;
 
   void bind(int rank, Role role, const MatrixMemory& memory) override {
+    const Watcher::Hold hold(world_.watcher());
     runner_->memory().bind(rank, role, memory);
   }
   RunReport run(const RunOptions& options) override;
   void prepare(double timeout_us) override;
-  void enqueue(std::span<void* const> streams) override { runner_->enqueue(streams); }
-  void synchronize() override { runner_->synchronize(); }
+  void enqueue(std::span<void* const> streams) override {
+    const Watcher::Hold hold(world_.watcher());
+    runner_->enqueue(streams);
+  }
+  void synchronize() override {
+    const Watcher::Hold hold(world_.watcher());
+    runner_->synchronize();
+  }
   std::int64_t internal_bytes(int rank) const override { return runner_->bytes(rank); }
   void poison() override { runner_->memory().poison(); }
 

@@ -39,6 +39,7 @@ class Runner final : public Resident {
 
   bool idle() const noexcept override;
   void drop_graphs() noexcept override;
+  void require_sound() const override { monitor_.require_sound(); }
 
  private:
   /// How an epoch is submitted to a device.

@@ -86,9 +86,15 @@ CudaWorld::CudaWorld(Parts parts, std::span<ncclComm* const> adopted) : parts_(s
   // All processes must make the same plans, so all take the smallest number of SMs.
   machine_.workers = -static_cast<int>(all_max({-double(machine_.workers)})[0]);
   join_memory();
+  // The processes of adopted communicators have no connections. The communicators may end before the world.
+  if (!is_alone() && adopted.empty()) start_watcher();
 }
 
 CudaWorld::~CudaWorld() {
+  watcher_.stop();
+  if (!is_alone() && std::uncaught_exceptions() > exceptions_)
+    fail(std::make_exception_ptr(
+        Error(fmt::format("rank {} left the world on an exception", parts_.local.front().rank()))));
   settle();
   if (!health_->hopeless()) return;
   // A device or a stuck thread may still use these objects: they stay until the end of the process.
@@ -117,6 +123,35 @@ void CudaWorld::settle() noexcept try {
   constexpr double patience_us = 5e6;
   if (!retired_.empty() && !health_->stopped()) retired_.settle(processes(), patience_us);
 } catch (const std::exception&) {
+}
+
+/// The watcher ends kernels of NCCL that wait for a process that is gone: they have no deadline, and the
+/// program may be waiting for them in a call of CUDA.
+void CudaWorld::start_watcher() {
+  constexpr std::chrono::milliseconds interval{200};
+  const LocalRank& own = parts_.local.front();
+  const auto look_on_own_device = [this, device = own.device(), ready = false]() mutable {
+    if (!std::exchange(ready, true)) {
+      cudaSetDevice(device);
+      cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;  // the program may be capturing
+      cudaThreadExchangeStreamCaptureMode(&mode);
+    }
+    look();
+  };
+  const auto fail_alone = [this, rank = own.rank()](std::exception_ptr error) {
+    fail(std::move(error));
+    log_line(LogLevel::warning,
+             fmt::format("rank {}: communicators are aborted: {}", rank, health_->reason()));
+  };
+  watcher_.start(interval, {.look = look_on_own_device, .fail = fail_alone});
+}
+
+/// As watch(), for the watcher.
+void CudaWorld::look() const {
+  if (health_->stopped()) return;
+  parts_.processes->peek();
+  for (const Resident* resident : residents_) resident->require_sound();
+  communicators_->check();
 }
 
 const BlasHandle& CudaWorld::blas(int rank) {
@@ -201,6 +236,7 @@ void CudaWorld::require_fits(const Plan& plan) const {
 }
 
 std::unique_ptr<Executable> CudaWorld::compile(const Plan& plan) {
+  const Watcher::Hold hold(watcher_);
   require_fits(plan);
   health_->require();
   require_same(plan);
@@ -209,24 +245,28 @@ std::unique_ptr<Executable> CudaWorld::compile(const Plan& plan) {
 }
 
 std::shared_ptr<Heap> CudaWorld::make_heap(std::int64_t bytes) {
+  const Watcher::Hold hold(watcher_);
   health_->require();
   if (!is_alone()) in_step([&] { retired_.settle(processes(), parts_.options.timeout_us); });
   return {new CudaHeap(*this, bytes), UnlessHopeless{health_}};
 }
 
 std::shared_ptr<Arena> CudaWorld::make_arena(std::int64_t bytes, std::shared_ptr<Heap> heap) {
+  const Watcher::Hold hold(watcher_);
   health_->require();
   if (!is_alone()) in_step([&] { retired_.settle(processes(), parts_.options.timeout_us); });
   return {new CudaArena(*this, bytes, std::dynamic_pointer_cast<CudaHeap>(heap)), UnlessHopeless{health_}};
 }
 
 void CudaWorld::prepare(const Plan& plan, const std::shared_ptr<Arena>& arena) {
+  const Watcher::Hold hold(watcher_);
   require_fits(plan);
   require_same(plan);
   std::dynamic_pointer_cast<CudaArena>(arena)->prepare(plan);
 }
 
 bool CudaWorld::is_prepared(const Plan& plan) const {
+  const Watcher::Hold hold(watcher_);
   return std::ranges::all_of(communicators_of(plan), [this](const CommUse& use) {
     return communicators_->has(use.key) && (!use.messages || exchanging_.contains(use.key));
   });
@@ -234,6 +274,7 @@ bool CudaWorld::is_prepared(const Plan& plan) const {
 
 std::unique_ptr<Executable> CudaWorld::compile(const Plan& plan, const std::shared_ptr<Arena>& arena,
                                                double timeout_us) {
+  const Watcher::Hold hold(watcher_);
   require_fits(plan);
   health_->require();
   return cuda::compile(*this, plan, std::dynamic_pointer_cast<CudaArena>(arena), timeout_us);

@@ -1,6 +1,7 @@
 // The World of GPUs.
 #pragma once
 
+#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "backend/processes.hpp"
+#include "backend/watcher.hpp"
 #include "cuda/commands/blas.hpp"
 #include "cuda/commands/library.hpp"
 #include "cuda/nccl/communicators.hpp"
@@ -29,6 +31,8 @@ class Resident {
   virtual void drop_graphs() noexcept = 0;
   /// True if none of its work is left on the devices.
   virtual bool idle() const noexcept = 0;
+  /// Throws if waits of its kernels were ended, as one has passed its deadline.
+  virtual void require_sound() const = 0;
 };
 
 class CudaWorld final : public World {
@@ -41,6 +45,7 @@ class CudaWorld final : public World {
   };
   /// Makes communicators, or adopts those of the local ranks.
   explicit CudaWorld(Parts parts, std::span<ncclComm* const> adopted = {});
+  /// If an exception destroys the world of one process, it fails on all.
   ~CudaWorld() override;
 
   std::string backend() const override { return "cuda"; }
@@ -88,8 +93,14 @@ class CudaWorld final : public World {
   /// Products of cuBLASLt for calls on a local rank. They outlast the arena, which a context may replace.
   LibraryCache& library(int rank) { return libraries_[rank]; }
 
-  void add(Resident& resident) { residents_.insert(&resident); }
-  void remove(Resident& resident) { residents_.erase(&resident); }
+  void add(Resident& resident) {
+    const Watcher::Hold hold(watcher_);
+    residents_.insert(&resident);
+  }
+  void remove(Resident& resident) {
+    const Watcher::Hold hold(watcher_);
+    residents_.erase(&resident);
+  }
 
   /// By number of lanes: whether that many branches of a graph run concurrently on all devices of the world.
   /// No entry before the trial.
@@ -97,6 +108,10 @@ class CudaWorld final : public World {
 
   /// Communicators that have connected all their ranks for point-to-point messages.
   std::set<CommKey>& exchanging() { return exchanging_; }
+
+  /// Looks for failures while the program waits by itself. Every call that uses communicators, processes or
+  /// residents holds it: such calls look for failures themselves.
+  Watcher& watcher() { return watcher_; }
 
   Health& health() { return *health_; }
   const std::shared_ptr<Health>& shared_health() const { return health_; }
@@ -121,6 +136,7 @@ class CudaWorld final : public World {
   /// Runs `action`, which all processes run together. A failure breaks the world.
   template <class Action>
   void in_step(Action action) {
+    const Watcher::Hold hold(watcher_);
     health_->require();
     try {
       action();
@@ -138,6 +154,8 @@ class CudaWorld final : public World {
   void require_fits(const Plan& plan) const;
   void join_memory();
   void settle() noexcept;
+  void start_watcher();
+  void look() const;
 
   std::shared_ptr<Health> health_ = std::make_shared<Health>();  // memory that users hold keeps it alive
   std::mutex failing_;
@@ -151,6 +169,8 @@ class CudaWorld final : public World {
   std::set<CommKey> exchanging_;
   std::map<int, Kept<BlasHandle>> blas_;   // by rank; made on first use
   std::map<int, LibraryCache> libraries_;  // by rank; use the handles
+  const int exceptions_ = std::uncaught_exceptions();
+  mutable Watcher watcher_;
 };
 
 }  // namespace shingle::cuda
