@@ -40,6 +40,9 @@ class Processes {
                                   [[maybe_unused]] double timeout_us) {
     return {};
   }
+  /// From now on this process only leaves. If a collective call of it fails, the others do not fail: they may
+  /// leave later. Not collective.
+  virtual void part() {}
   /// Throws Timeout if another process is known to have failed or to be gone, unless it said goodbye. Answers
   /// a summons. Not collective; returns at once.
   virtual void watch() = 0;

@@ -202,7 +202,7 @@ std::vector<std::string> Star::gather(std::string_view own, double timeout_us, s
   if (rank_ == 0) try {
       return gather_at_first(own, timeout_us, most_bytes);
     } catch (const Timeout& missing) {
-      tell(missing.what());  // all ranks report the same
+      if (!parting_) tell(missing.what());  // all ranks report the same
       throw;
     }
   const auto deadline = net::deadline_in(timeout_us);
@@ -225,7 +225,7 @@ Frame Star::reply_of_first(Clock::time_point deadline, double timeout_us) {
   try {
     return peer(0).receive(most_frame_, deadline);
   } catch (const net::Late&) {
-    silent(fmt::format("rank {} waited {}", rank_, format_us(timeout_us)), roll_call_us);
+    if (!parting_) silent(fmt::format("rank {} waited {}", rank_, format_us(timeout_us)), roll_call_us);
     throw;
   }
 }

@@ -26,6 +26,7 @@ class Star final : public Processes {
 
   void tell(std::string_view reason) noexcept override;
   std::vector<int> silent(std::string_view reason, double timeout_us) override;
+  void part() override { parting_ = true; }
   void watch() override;
   void peek() override;
 
@@ -65,7 +66,8 @@ class Star final : public Processes {
   int rank_;
   int size_;
   std::size_t most_frame_ = most_reason;  // bytes of the largest frame that another rank may send
-  std::vector<net::Connection> peers_;    // by rank; ranks other than 0 have only rank 0's
+  bool parting_ = false;
+  std::vector<net::Connection> peers_;  // by rank; ranks other than 0 have only rank 0's
   AtExit at_exit_{[this](int status) { leave(status); }};
 };
 

@@ -288,6 +288,21 @@ TEST(Processes, AnExitSaysGoodbyeOrItsStatus) {
             "no timeout");
 }
 
+/// A process leaves its world, and waits for the others, which still work by themselves.
+TEST(Processes, WhoLeavesEarlyIsNoFailure) {
+  for (const int early : {0, 1})
+    together(3, [early](int rank, int port) {
+      const auto processes = connect(process(rank, 3, port), 10e6);
+      processes->barrier(10e6);
+      if (rank == early) {
+        processes->part();
+        EXPECT_NE(timeout_of([&] { processes->barrier(0.2e6); }), "no timeout");
+        return;
+      }
+      for (int i = 0; i < 200; ++i, std::this_thread::sleep_for(milliseconds(10))) processes->peek();
+    });
+}
+
 TEST(Processes, ThoseOfAnotherJobAreToldSo) {
   const int port = free_port();
   auto other = std::async(std::launch::async,

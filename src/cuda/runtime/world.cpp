@@ -121,7 +121,9 @@ void CudaWorld::join_memory() {
 /// answer (they may have died), the memory stays until the end of the process.
 void CudaWorld::settle() noexcept try {
   constexpr double patience_us = 5e6;
-  if (!retired_.empty() && !health_->stopped()) retired_.settle(processes(), patience_us);
+  if (retired_.empty() || health_->stopped()) return;
+  processes().part();
+  retired_.settle(processes(), patience_us);
 } catch (const std::exception&) {
 }
 
