@@ -110,6 +110,7 @@ struct DeliveryLaunch {
   const void* kernel = nullptr;
   std::int32_t ctas = 0;
   std::int32_t threads = 0;
+  std::int32_t slices = 1;  ///< of a row: CTAs of a cluster
   bool early = false;
 };
 cudaError_t prepare_delivery(const DeliveryArgs& args, DeliveryLaunch& launch);

@@ -41,8 +41,6 @@ int size_of(Element type) {
 
 }  // namespace
 
-/// With few rows a CTA has a thread for each chunk of a row; with many, a CTA of half the threads leaves room
-/// for another one on its SM.
 cudaError_t prepare_delivery(const DeliveryArgs& args, DeliveryLaunch& at) {
   DeviceFacts facts;
   if (const cudaError_t error = find_device_facts(facts); error != cudaSuccess) return error;
@@ -51,27 +49,36 @@ cudaError_t prepare_delivery(const DeliveryArgs& args, DeliveryLaunch& at) {
   for (int i = 0; i < args.taken; ++i) taken += args.takes[i].rows;
   const int rows = std::max({sent, taken, 1});
   const int row_chunks = args.cols * size_of(args.type) / 16;
-  const auto threads_for = [&](int chunks) {
-    return std::max((row_chunks + chunks - 1) / chunks + 31, 32) / 32 * 32;
-  };
-  int chunks = rows <= facts.sms ? 1 : 2;
-  while (threads_for(chunks) > most_threads(chunks)) chunks *= 2;
+  const auto ceil_div = [](int a, int b) { return (a + b - 1) / b; };
+  const bool clusters = ptx::launch_early(facts.major);  // what PDL needs, they need
+  // A thread for each chunk of a row, in as many CTAs as that takes.
+  at.slices = clusters ? std::clamp(ceil_div(row_chunks, most_delivery_threads), 1, most_slices) : 1;
+  int chunks = 1;
+  while (at.slices * chunks * most_delivery_threads < row_chunks) chunks *= 2;
   at.kernel = kernel_of(args.type, chunks);
   if (at.kernel == nullptr) return cudaErrorInvalidValue;
-  at.threads = threads_for(chunks);
+  at.threads = std::max(ceil_div(ceil_div(row_chunks, at.slices * chunks), 32), 1) * 32;
   at.early = args.early && ptx::launch_early(facts.major);
-  int each = 0;
-  if (const cudaError_t error =
-          cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, at.kernel, at.threads, 0);
-      error != cudaSuccess)
-    return error;
-  if (each == 0) return cudaErrorInvalidConfiguration;
-  at.ctas = std::min(rows, each * (args.workers > 0 ? std::min(args.workers, facts.sms) : facts.sms));
+  int most = 0;  // CTAs that are resident at once
+  if (at.slices == 1) {
+    if (const cudaError_t error =
+            cudaOccupancyMaxActiveBlocksPerMultiprocessor(&most, at.kernel, at.threads, 0))
+      return error;
+    most *= facts.sms;
+  } else {
+    const LaunchConfig config(at.slices, at.threads, 0, nullptr, {at.slices, false});
+    if (const cudaError_t error = cudaOccupancyMaxActiveClusters(&most, at.kernel, &config.get()))
+      return error;
+    most *= at.slices;
+  }
+  if (args.workers > 0 && args.workers < facts.sms) most = most * args.workers / facts.sms;
+  if (most < at.slices) return cudaErrorInvalidConfiguration;
+  at.ctas = std::min(rows, most / at.slices) * at.slices;
   return cudaSuccess;
 }
 
 cudaError_t launch_delivery(DeliveryArgs& args, const DeliveryLaunch& at, cudaStream_t stream) {
-  const LaunchConfig config(at.ctas, at.threads, 0, stream, {1, at.early});
+  const LaunchConfig config(at.ctas, at.threads, 0, stream, {at.slices, at.early});
   void* parameters[] = {&args};
   return cudaLaunchKernelExC(&config.get(), at.kernel, parameters);
 }

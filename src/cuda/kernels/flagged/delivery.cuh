@@ -1,13 +1,13 @@
 // The kernel of a delivery (kernels/flagged.hpp).
 //
-// A CTA takes whole rows. Phases of a CTA:
+// A cluster takes whole rows, and each of its CTAs a slice of each. Phases of a CTA:
 //
 //   1. The first CTA greets all other ranks.
-//   2. Each thread stores its chunks of the CTA's rows into other ranks' memory.
+//   2. Each thread stores its chunks of the cluster's rows into other ranks' memory.
 //   3. The CTAs clear what arrived in the last turn.
 //   4. For each row to take: every thread loads its chunks of this rank's own rows, residual and weight. It
 //      polls its chunks of other ranks' rows, sums all in their order in fp32, and applies bias, activation
-//      and residual. With a norm, the CTA sums the squares, and every thread scales its chunks.
+//      and residual. With a norm, the cluster sums the squares, and every thread scales its chunks.
 //   5. The first CTA awaits the greetings of all other ranks, and compares them with its own.
 //   6. The last CTA to end counts the turn.
 //
@@ -21,15 +21,16 @@
 #include "cuda/kernels/elementwise/chunk.cuh"
 #include "cuda/kernels/flagged.hpp"
 #include "cuda/kernels/ptx/clock.cuh"
+#include "cuda/kernels/ptx/cluster.cuh"
 #include "cuda/kernels/ptx/grids.cuh"
 #include "cuda/kernels/wait.cuh"
 
 namespace shingle::cuda {
 
-/// Threads of a CTA, by chunks of a row that each has.
-constexpr int most_threads(int chunks) {
-  return chunks == 1 ? 1024 : 512;
-}
+/// Threads of a CTA. With 64 registers each they take half of an SM's: the rest is for a GEMM that loads its
+/// weights early (kernels/skinny.hpp). With 40 registers a delivery took 2 us longer.
+inline constexpr int most_delivery_threads = 512;
+inline constexpr int most_slices = 8;  ///< CTAs of a cluster
 
 __device__ __forceinline__ bool has_arrived(const uint4& v) {
   return v.x != flag && v.y != flag && v.z != flag && v.w != flag;
@@ -62,7 +63,9 @@ struct Delivery {
   }
   __device__ int row_bytes() const { return args.cols * static_cast<int>(sizeof(T)); }
   __device__ int row_chunks() const { return row_bytes() / vector_bytes; }
-  __device__ int chunk(int j) const { return static_cast<int>(threadIdx.x + j * blockDim.x); }
+  __device__ int chunk(int j) const {
+    return static_cast<int>(threadIdx.x + (ptx::cluster_rank() + j * ptx::cluster_ctas()) * blockDim.x);
+  }
   __device__ char* row_of(const DeliveredRows& rows, int row) const {
     char* const first =
         rows.flagged ? own + reinterpret_cast<std::intptr_t>(rows.at) : rows.at + args.shifts.of[rows.matrix];
@@ -199,13 +202,16 @@ struct Delivery {
     }
   }
 
-  /// The sum of a value over the CTA.
+  /// The sum of a value over the cluster.
   __device__ float sum_over_threads(float value, float* warps) const {
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(~0u, value, step);
-    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = value;
-    __syncthreads();
-    float sum = threadIdx.x % 32 < blockDim.x / 32 ? warps[threadIdx.x % 32] : 0.0f;
+    const std::uint32_t slices = ptx::cluster_ctas(), count = blockDim.x / 32;
+    if (threadIdx.x % 32 < slices)  // a lane for each CTA of the cluster
+      ptx::store_in_cluster(warps + ptx::cluster_rank() * count + threadIdx.x / 32, threadIdx.x % 32, value);
+    ptx::cluster_barrier();
+    float sum = 0;
+    for (std::uint32_t i = threadIdx.x % 32; i < slices * count; i += 32) sum += warps[i];
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
     return sum;
@@ -241,29 +247,26 @@ struct Delivery {
   }
 };
 
-/// Calls visit(rows, row) for every row of several lists that the CTA works on.
+/// Calls visit(rows, row) for every row of several lists that the cluster works on.
 template <class Rows, class Visit>
 __device__ __forceinline__ void for_each_row(const Rows* lists, int count, Visit&& visit) {
+  const int slices = static_cast<int>(ptx::cluster_ctas());
+  const int cluster = static_cast<int>(blockIdx.x) / slices, clusters = static_cast<int>(gridDim.x) / slices;
   int before = 0;
   for (int i = 0; i < count; ++i) {
-    // The first row of the list that is the CTA's: row numbers count over all lists.
-    int row = static_cast<int>(blockIdx.x) - before % static_cast<int>(gridDim.x);
-    if (row < 0) row += static_cast<int>(gridDim.x);
-    for (; row < lists[i].rows; row += static_cast<int>(gridDim.x)) visit(lists[i], row);
+    // The first row of the list that is the cluster's: row numbers count over all lists.
+    int row = cluster - before % clusters;
+    if (row < 0) row += clusters;
+    for (; row < lists[i].rows; row += clusters) visit(lists[i], row);
     before += lists[i].rows;
   }
 }
 
-/// Registers of a thread. A CTA of 1024 threads leaves room for one of a GEMM that loads its weights early
-/// (kernels/skinny.hpp).
-constexpr int most_registers(int chunks) {
-  return chunks == 1 ? 40 : 128;
-}
-
 template <class T, int chunks>
-__global__ void __maxnreg__(most_registers(chunks))
+__global__ void __launch_bounds__(most_delivery_threads, chunks == 1 ? 2 : 1)
     delivery_kernel(const __grid_constant__ DeliveryArgs args) {
-  __shared__ float warps[2][32];  // in turn: a row's sums are read until the barrier of the row behind it
+  // In turn: a row's sums are read until the barrier of the row behind it.
+  __shared__ float warps[2][most_slices * most_delivery_threads / 32];
   ptx::launch_dependents();
   ptx::await_prerequisites();
   FlaggedState& state = *args.flagged.state;

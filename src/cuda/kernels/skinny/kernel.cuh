@@ -48,7 +48,6 @@ struct SkinnyGemm {
   static constexpr int groups = Rows <= 64 ? 2 : 1;  // warpgroups that multiply
   static constexpr int warps = 4 * groups;
   static constexpr int threads = 32 * (warps + 2);
-  static constexpr int registers = groups == 2 ? 72 : 96;  // beside 1024 threads of a delivery
   static constexpr int block = skinny_block, blocks = skinny_step_blocks, depth = block * blocks;  // of K
   static constexpr int weight_block_bytes = skinny_columns * block * 2, row_block_bytes = Rows * block * 2;
   static constexpr int weight_bytes = blocks * weight_block_bytes, row_bytes = blocks * row_block_bytes;
@@ -264,7 +263,8 @@ struct SkinnyGemm {
 };
 
 template <class Gemm>
-__global__ void __maxnreg__(Gemm::registers) skinny_kernel(const __grid_constant__ SkinnyParams params) {
+__global__ void __launch_bounds__(Gemm::threads, 1)
+    skinny_kernel(const __grid_constant__ SkinnyParams params) {
   extern __shared__ char memory[];
   Gemm::run(params, memory);
 }

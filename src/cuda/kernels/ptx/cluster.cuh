@@ -1,0 +1,51 @@
+// Clusters of CTAs. Before compute capability 9.0 a cluster is a CTA.
+#pragma once
+
+#include <cstdint>
+
+#include "barrier.cuh"
+
+namespace shingle::cuda::ptx {
+
+/// Index of this CTA in its cluster.
+__device__ __forceinline__ std::uint32_t cluster_rank() {
+  std::uint32_t rank = 0;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+#endif
+  return rank;
+}
+
+/// Number of CTAs in the cluster.
+__device__ __forceinline__ std::uint32_t cluster_ctas() {
+  std::uint32_t ctas = 1;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(ctas));
+#endif
+  return ctas;
+}
+
+/// Stores to the shared memory of a CTA of the cluster, at the place that `at` has in this CTA's.
+__device__ __forceinline__ void store_in_cluster(float* at, std::uint32_t cta, float value) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n.reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "st.shared::cluster.f32 [remote], %2;\n}" ::"r"(shared_address(at)),
+      "r"(cta), "f"(value)
+      : "memory");
+#else
+  *at = value;
+#endif
+}
+
+/// As __syncthreads(), for all threads of the cluster.
+__device__ __forceinline__ void cluster_barrier() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+#else
+  __syncthreads();
+#endif
+}
+
+}  // namespace shingle::cuda::ptx
