@@ -83,7 +83,8 @@ def measure(group, model, m, world, args):
         for norm in layer.norms:
             dist.broadcast(norm, 0)
     results, graphs = {}, {}
-    for name, reduce in ways(group, m, hidden).items():
+    reduces = ways(group, m, hidden)  # they own memory that the graphs use
+    for name, reduce in reduces.items():
         results[name] = run(layers, x, residual, reduce)[0].float().clone()
         graphs[name] = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graphs[name]):
