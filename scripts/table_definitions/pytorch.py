@@ -56,6 +56,20 @@ def torch_few_rows(record):
     return ["", f"M = {sizes[0]}", *sizes[1:]], rows
 
 
+@table("torch-decode-layer", "h200x2/torch_decode_layer")
+def torch_decode_layer(record):
+    """Times of a layer by the best of PyTorch's ways and with Shingle's op, and the speed-up, in microseconds."""
+    sizes, rows = values_of(record, "m"), []
+    for model in values_of(record, "model"):
+        cells = []
+        for m in sizes:
+            times = {row["timed"]: us(row) for row in pick(record, model=model, m=m)}
+            best = min(times[name] for name in ("nccl", "one_shot", "two_shot"))
+            cells.append(f"{best:.0f}, {times['shingle']:.0f}; {best / times['shingle']:.2f}")
+        rows.append([model, *cells])
+    return ["", f"M = {sizes[0]}", *sizes[1:]], rows
+
+
 @table("torch-layers", "h100x2/torch_layers")
 def torch_layers(record):
     """The part of the communication that is exposed with NCCL, and the part of that which the ops hide."""

@@ -5,6 +5,7 @@
 #include "cuda/kernels/gemm/tensor_map.hpp"
 #include "cuda/kernels/launch_config.hpp"
 #include "cuda/kernels/skinny.hpp"
+#include "shingle/grid/tile_grid.hpp"
 
 namespace shingle::cuda {
 
@@ -20,10 +21,6 @@ std::span<const SkinnyKernel> kernels_of([[maybe_unused]] Element type) {
   if (type == Element::f16) return skinny_half;
 #endif
   return {};
-}
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
-  return (a + b - 1) / b;
 }
 
 /// CTAs of as many tiles each, as nearly as can be; 0 if so few would not be faster than cuBLASLt.
