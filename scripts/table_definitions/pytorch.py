@@ -15,7 +15,7 @@ def ratios(record, theirs, op, first, last):
     return [times[theirs] / times["shingle"] for times in shapes.values() if theirs in times]
 
 
-@table("torch-ops", "h100x2/torch_ops")
+@table("torch-ops", "h200x2/torch_ops")
 def torch_ops(record):
     """Speed-up over mm + NCCL (geometric mean, least), then over async-TP."""
     rows = []
