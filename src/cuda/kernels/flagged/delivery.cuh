@@ -209,7 +209,8 @@ struct Delivery {
     const std::uint32_t slices = ptx::cluster_ctas(), count = blockDim.x / 32;
     if (threadIdx.x % 32 < slices)  // a lane for each CTA of the cluster
       ptx::store_in_cluster(warps + ptx::cluster_rank() * count + threadIdx.x / 32, threadIdx.x % 32, value);
-    ptx::cluster_barrier();
+    ptx::cluster_arrive();
+    ptx::cluster_wait();
     float sum = 0;
     for (std::uint32_t i = threadIdx.x % 32; i < slices * count; i += 32) sum += warps[i];
 #pragma unroll
@@ -268,6 +269,7 @@ __global__ void __launch_bounds__(most_delivery_threads, chunks == 1 ? 2 : 1)
   // In turn: a row's sums are read until the barrier of the row behind it.
   __shared__ float warps[2][most_slices * most_delivery_threads / 32];
   ptx::launch_dependents();
+  ptx::cluster_arrive();
   ptx::await_prerequisites();
   FlaggedState& state = *args.flagged.state;
   const std::uint32_t turn = state.turn;
@@ -276,6 +278,7 @@ __global__ void __launch_bounds__(most_delivery_threads, chunks == 1 ? 2 : 1)
   delivery.greet();
   for_each_row(args.sends, args.sent, [&](const SentRows& rows, int row) { delivery.send(rows, row); });
   delivery.clear(last);
+  ptx::cluster_wait();  // all CTAs of the cluster have begun: their shared memory may be written
   int parity = 0;
   for_each_row(args.takes, args.taken, [&](const TakenRows& rows, int row) {
     delivery.take(rows, row, warps[parity]);

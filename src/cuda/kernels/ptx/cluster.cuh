@@ -39,10 +39,17 @@ __device__ __forceinline__ void store_in_cluster(float* at, std::uint32_t cta, f
 #endif
 }
 
-/// As __syncthreads(), for all threads of the cluster.
-__device__ __forceinline__ void cluster_barrier() {
+/// Arrives at the cluster's barrier, with release semantics. Each arrival needs a cluster_wait() of the thread.
+__device__ __forceinline__ void cluster_arrive() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+#endif
+}
+
+/// Waits, with acquire semantics, until all threads of the cluster have arrived.
+__device__ __forceinline__ void cluster_wait() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 #else
   __syncthreads();
 #endif
