@@ -39,7 +39,8 @@ __device__ __forceinline__ void store_in_cluster(float* at, std::uint32_t cta, f
 #endif
 }
 
-/// Arrives at the cluster's barrier, with release semantics. Each arrival needs a cluster_wait() of the thread.
+/// Arrives at the cluster's barrier, with release semantics. Each arrival needs a cluster_wait() of the
+/// thread.
 __device__ __forceinline__ void cluster_arrive() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.release;" ::: "memory");
