@@ -184,10 +184,10 @@ TEST_F(Skinny, RecentWritesAreKnown) {
   EXPECT_TRUE(written_lately(at + 2047, 1));
   EXPECT_FALSE(written_lately(at, 1024)) << "bytes before it";
   EXPECT_FALSE(written_lately(at + 2048, 100)) << "bytes behind it";
-  for (int i = 0; i < 63; ++i) note_written(at + 3000, 1);
+  for (std::size_t i = 1; i < remembered_writes; ++i) note_written(at + 3000, 1);
   EXPECT_TRUE(written_lately(at + 1024, 1));
   note_written(at + 3000, 1);
-  EXPECT_FALSE(written_lately(at + 1024, 1)) << "64 others since";
+  EXPECT_FALSE(written_lately(at + 1024, 1)) << "as many others since";
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ Range range_of(const void* begin, std::size_t bytes) {
 }
 
 struct Recent {
-  std::array<Range, 64> ranges{};
+  std::array<Range, remembered_writes> ranges{};
   std::size_t next = 0;
 };
 

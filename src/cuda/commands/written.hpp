@@ -6,11 +6,13 @@
 
 namespace shingle::cuda {
 
-/// Notes that an enqueued kernel of the current device writes these bytes. Any thread may call it.
+/// Outputs that a device remembers, over all streams. A context has at most 64 calls in flight.
+inline constexpr std::size_t remembered_writes = 512;
+
+/// Notes that a call enqueued on the current device writes these bytes. Any thread may call it.
 void note_written(const void* begin, std::size_t bytes);
 
-/// True if one of the device's last 64 noted kernels writes some of these bytes. More of them cannot be under
-/// way at once: each starts early only when all CTAs of the one ahead are on the device.
+/// True if one of the remembered outputs has some of these bytes.
 bool written_lately(const void* begin, std::size_t bytes);
 
 }  // namespace shingle::cuda

@@ -27,8 +27,7 @@ std::span<const SkinnyKernel> kernels_of([[maybe_unused]] Element type) {
 ///
 /// Measured on H100 behind a kernel of 4 to 9 us, as part of cuBLASLt's time and that kernel's: 0.7 to 0.97
 /// with 120 to 132 CTAs, 0.92 to 0.98 with 80, 0.89 to 1.00 with 64 up to 64 rows and 1.05 with 128 rows,
-/// above 1 with
-/// 32. With several tiles each, 80 CTAs took up to 1.05.
+/// above 1 with 32. With several tiles each, 80 CTAs took up to 1.05.
 std::int32_t ctas_for(const SkinnyProblem& p, std::int64_t sms) {
   const std::int64_t tiles = ceil_div(p.n, skinny_columns), each = ceil_div(tiles, sms),
                      ctas = ceil_div(tiles, each);
