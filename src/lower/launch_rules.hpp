@@ -22,8 +22,7 @@ bool may_start_early(const Plan& plan, std::int32_t rank, const Lane& lane, std:
 
 /// True if a GEMM may load B before the kernels ahead of it in the stream have ended, also those of earlier
 /// calls. All else must wait for them. It must have a delivery ahead or behind, no gates, and a B that is an
-/// input of its own rank. Inputs are constant while a call is under way; that no earlier call writes B is for
-/// the backend to see.
+/// input of its own rank. The backend checks that no earlier call writes B.
 bool weights_early(const Plan& plan, std::int32_t rank, const Lane& lane, std::size_t step);
 
 /// True if a pass and the next step of its lane become one kernel. Both must only move rows, with the same

@@ -21,10 +21,12 @@ class SkinnyGemmCommand final : public Command {
 
   void enqueue(cudaStream_t stream, const Shifts& shifts) override {
     const SkinnyOperands operands{at_.a.in(shifts), at_.b.in(shifts), at_.c.in(shifts)};
-    if (operands.a != set_.a || operands.b != set_.b || operands.c != set_.c)
+    if (operands.a != set_.a || operands.b != set_.b || operands.c != set_.c) {
+      set_ = {};  // if setting fails, no operands are set
       check(set_skinny_operands(problem_, operands, launch_.params),
             "set the operands of a GEMM of few rows");
-    set_ = operands;
+      set_ = operands;
+    }
     check(launch_skinny(launch_, !written_lately(operands.b, weight_bytes()), stream),
           "launch a GEMM of few rows");
   }

@@ -27,8 +27,8 @@
 
 namespace shingle::cuda {
 
-/// Threads of a CTA. With 64 registers each they take half of an SM's: the rest is for a GEMM that loads its
-/// weights early (kernels/skinny.hpp). With 40 registers a delivery took 2 us longer.
+/// Threads of a CTA. Those with one chunk of a row have 64 registers, and a CTA half of an SM's. The rest is
+/// for a GEMM that loads its weights early (kernels/skinny.hpp).
 inline constexpr int most_delivery_threads = 512;
 inline constexpr int most_slices = 8;  ///< CTAs of a cluster
 

@@ -10,7 +10,7 @@
 //      share it, each with half of K.
 //   3. At the end of a tile one warpgroup adds the other's sums, and stores the tile.
 //
-// Tried and slower: tiles that several CTAs share (their sums cost 2 to 4 us); CTAs that begin at different
+// Tried and slower: tiles that several CTAs share; CTAs that begin at different
 // places along K, whose loads of A's rows then do not meet in L2; multicast of these rows; prefetches into L2
 // beyond the ring.
 //

@@ -2,6 +2,7 @@
 #include <span>
 
 #include "cuda/kernels/device_facts.hpp"
+#include "cuda/kernels/gemm.hpp"
 #include "cuda/kernels/gemm/tensor_map.hpp"
 #include "cuda/kernels/launch_config.hpp"
 #include "cuda/kernels/skinny.hpp"
@@ -24,15 +25,16 @@ std::span<const SkinnyKernel> kernels_of([[maybe_unused]] Element type) {
 }
 
 /// CTAs of as many tiles each, as nearly as can be; 0 if so few would not be faster than cuBLASLt.
-///
-/// Measured on H100 behind a kernel of 4 to 9 us, as part of cuBLASLt's time and that kernel's: 0.7 to 0.97
-/// with 120 to 132 CTAs, 0.92 to 0.98 with 80, 0.89 to 1.00 with 64 up to 64 rows and 1.05 with 128 rows,
-/// above 1 with 32. With several tiles each, 80 CTAs took up to 1.05.
+/// Few CTAs do not read at the memory's rate, and the rows of A take more of what each CTA reads.
 std::int32_t ctas_for(const SkinnyProblem& p, std::int64_t sms) {
   const std::int64_t tiles = ceil_div(p.n, skinny_columns), each = ceil_div(tiles, sms),
                      ctas = ceil_div(tiles, each);
   const std::int64_t least_percent = each > 1 ? 80 : p.m > 64 ? 60 : 45;
   return 100 * ctas >= least_percent * sms ? static_cast<std::int32_t>(ctas) : 0;
+}
+
+bool runs_on(const DeviceFacts& facts) {
+  return gemm_family(facts.major, facts.minor) == GemmFamily::sm90;
 }
 
 /// op(B)ᵀ in loads of 64 columns of op(B) and a step of K.
@@ -52,7 +54,7 @@ cudaError_t find_skinny(const SkinnyProblem& p, std::int32_t most_ctas, SkinnyLa
     return cudaSuccess;
   DeviceFacts facts;
   if (const cudaError_t error = find_device_facts(facts)) return error;
-  if (facts.major != 9 || facts.minor != 0) return cudaSuccess;
+  if (!runs_on(facts)) return cudaSuccess;
   const std::int32_t ctas = ctas_for(p, most_ctas > 0 ? std::min(most_ctas, facts.sms) : facts.sms);
   if (ctas == 0) return cudaSuccess;
   for (const SkinnyKernel& one : kernels_of(p.type))
@@ -88,7 +90,7 @@ cudaError_t launch_skinny(SkinnyLaunch& launch, bool early, cudaStream_t stream)
 cudaError_t preload_skinny() {
   DeviceFacts facts;
   if (const cudaError_t error = find_device_facts(facts)) return error;
-  if (facts.major != 9 || facts.minor != 0) return cudaSuccess;
+  if (!runs_on(facts)) return cudaSuccess;
   for (const Element type : {Element::bf16, Element::f16})
     for (const SkinnyKernel& one : kernels_of(type))
       if (const cudaError_t error =
