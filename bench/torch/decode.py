@@ -117,6 +117,18 @@ def first(result):
     return (result[0] if isinstance(result, tuple) else result).float().clone()
 
 
+def timed(graphs, args, calls, replays):
+    """Times of a call in microseconds, by way: the graphs, of `calls` calls each, take turns."""
+    samples = {name: [] for name in graphs}
+    for turn in range(args.repeat + 2):
+        for name, graph in graphs.items():
+            time.sleep(args.idle_ms / 1e3)
+            us = slowest_us(lambda graph=graph: [graph.replay() for _ in range(replays)]) / (calls * replays)
+            if turn >= 2:  # the first two warm up
+                samples[name].append(us)
+    return samples
+
+
 def measure(op, runs, weights, world, m, n, k, args):
     """Times of some ways, after their results are compared. weights: what each call of a graph takes."""
     results = {name: first(run(weights[0])) for name, run in runs.items()}
@@ -125,13 +137,7 @@ def measure(op, runs, weights, world, m, n, k, args):
         error = ((result - reference).norm() / reference.norm()).item()
         assert name in ("gemm", "copy") or error <= BOUND, (op, m, n, k, name, error)
     graphs = {name: captured(run, weights) for name, run in runs.items()}
-    samples = {name: [] for name in runs}
-    for turn in range(args.repeat + 2):
-        for name, graph in graphs.items():
-            time.sleep(args.idle_ms / 1e3)
-            us = slowest_us(lambda graph=graph: [graph.replay() for _ in range(REPLAYS)]) / (COPIES * REPLAYS)
-            if turn >= 2:  # the first two warm up
-                samples[name].append(us)
+    samples = timed(graphs, args, COPIES, REPLAYS)
     return {"op": op, "m": m, "n": n, "k": k, "world": world,
             "error": ((results["shingle"] - reference).norm() / reference.norm()).item(),
             **{name: quartiles(taken) for name, taken in samples.items()}}

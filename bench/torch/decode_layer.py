@@ -13,7 +13,6 @@ those of NCCL before they are timed.
 import argparse
 import math
 import statistics
-import time
 
 import torch
 import torch.distributed as dist
@@ -21,9 +20,9 @@ import torch.nn.functional as F
 from shingle import torch as st
 from shingle.torch.warming import forced
 
-from decode import BF16, EPS, add_and_normalise, sums
+from decode import BF16, EPS, add_and_normalise, best_of_torch, sums, timed
 from layers import HEAD, MODELS
-from record import join, quartiles, slowest_us, write_record
+from record import join, quartiles, write_record
 
 LAYERS = 4
 REPLAYS = 5  # of a graph, back to back
@@ -91,13 +90,7 @@ def measure(group, model, m, world, args):
             graphs[name].outs = run(layers, x, residual, reduce)
     errors = {name: ((of - results["nccl"]).norm() / results["nccl"].norm()).item() for name, of in results.items()}
     assert max(errors.values()) <= BOUND, (model, m, errors)
-    samples = {name: [] for name in graphs}
-    for turn in range(args.repeat + 2):
-        for name, graph in graphs.items():
-            time.sleep(args.idle_ms / 1e3)
-            us = slowest_us(lambda graph=graph: [graph.replay() for _ in range(REPLAYS)]) / (LAYERS * REPLAYS)
-            if turn >= 2:  # the first two warm up
-                samples[name].append(us)
+    samples = timed(graphs, args, LAYERS, REPLAYS)
     return {"model": model, "m": m, "context": args.context, "world": world, "error": errors["shingle"],
             **{name: quartiles(taken) for name, taken in samples.items()}}
 
@@ -122,7 +115,7 @@ def main():
             for m in rows:
                 measured.append(row := measure(group, model, m, world, args))
                 times = {name: row[name]["median_us"] for name in ("nccl", "one_shot", "two_shot", "shingle")}
-                speedups.append(min(times[name] for name in ("nccl", "one_shot", "two_shot")) / times["shingle"])
+                speedups.append(best_of_torch(row) / times["shingle"])
                 if rank == 0:
                     print(f"{model:12} M = {m:3}  " + "  ".join(f"{name} {us:6.1f}" for name, us in times.items())
                           + f"  us, {speedups[-1]:.3f}x", flush=True)
