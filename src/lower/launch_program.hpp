@@ -43,6 +43,9 @@ struct Launch {
   bool may_start_early = false;  ///< programmatic dependent launch: may start before the previous kernel of
                                  ///< the stream ends (launch_rules.hpp)
   bool weights_early = false;    ///< a GEMM may load B before the kernels ahead have ended (launch_rules.hpp)
+  std::int32_t sends_until = 0;  ///< a GEMM may do the sends of the delivery behind it, whose steps end here;
+                                 ///< 0: none (launch_rules.hpp)
+  std::int32_t sent_by = -1;     ///< delivery: step of the GEMM that may have done its sends; -1: none
   std::vector<LaunchPart> parts{};  ///< kernel: parts of a pass that follows its groups; else empty
 };
 

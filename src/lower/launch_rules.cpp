@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "plan/accesses.hpp"
 #include "plan/steps.hpp"
 
 namespace shingle {
@@ -15,6 +16,11 @@ bool only_moves(const Plan& plan, const Elementwise& step) {
   return step.from.size() == 1 && step.gates.size() <= 1 && step.epilogue == Epilogue{} &&
          step.norm == Norm{} && step.notify.empty() && step.queue < 0 &&
          dtype(step.from.front()) == dtype(step.to);
+}
+
+/// True if a pass of a delivery stores to flagged buffers.
+bool sends(const Plan& plan, const Elementwise& pass) {
+  return plan.buffers[static_cast<std::size_t>(pass.to.slice.buffer)].flagged;
 }
 
 }  // namespace
@@ -59,6 +65,38 @@ bool weights_early(const Plan& plan, std::int32_t rank, const Lane& lane, std::s
   return gemm != nullptr && gemm->gates.empty() && gemm->b.rank == rank &&
          is_input(plan.buffers[static_cast<std::size_t>(gemm->b.buffer)].role) &&
          ((step > 0 && delivers(step - 1)) || delivers(step + 1));
+}
+
+std::size_t sends_until(const Plan& plan, std::int32_t rank, const Lane& lane, std::size_t step) {
+  const auto* const gemm = std::get_if<Gemm>(&lane.steps[step]);
+  if (gemm == nullptr || !gemm->gates.empty() || !gemm->notify.empty() || gemm->epilogue != Epilogue{} ||
+      step + 1 >= lane.steps.size() || !counts_arrivals(plan, lane.steps[step + 1]))
+    return 0;
+  const std::int32_t product = gemm->out.slice.buffer;
+  if (gemm->out.slice.rank != rank || !replicas(gemm->out).empty() ||
+      plan.buffers[static_cast<std::size_t>(product)].role != Role::internal)
+    return 0;
+  std::size_t end = step + 2;
+  while (end < lane.steps.size() && belongs(plan, lane, step + 1, end)) ++end;
+  std::size_t sent = 0;
+  for (std::size_t i = step + 1; i < end; ++i) {
+    const auto* const pass = std::get_if<Elementwise>(&lane.steps[i]);
+    if (pass == nullptr || !sends(plan, *pass)) continue;
+    if (pass->from.front().slice.buffer != product) return 0;
+    ++sent;
+  }
+  const auto uses = [&](const Step& other) {
+    return std::ranges::any_of(accesses_of(other, plan.world()).memory, [&](const Accesses::Use& use) {
+      return use.rank == rank && use.buffer == product;
+    });
+  };
+  for (const RankPlan& planned : plan.ranks)
+    for (const Lane& other : planned.lanes)
+      for (std::size_t i = 0; i < other.steps.size(); ++i) {
+        const bool own = &other == &lane && i >= step && i < end;
+        if (!own && uses(other.steps[i])) return 0;
+      }
+  return sent > 0 ? end : 0;
 }
 
 bool may_start_early(const Plan& plan, std::int32_t rank, const Lane& lane, std::size_t step) {

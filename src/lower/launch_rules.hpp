@@ -25,6 +25,12 @@ bool may_start_early(const Plan& plan, std::int32_t rank, const Lane& lane, std:
 /// input of its own rank. The backend checks that no earlier call writes B.
 bool weights_early(const Plan& plan, std::int32_t rank, const Lane& lane, std::size_t step);
 
+/// End of the delivery behind a GEMM whose sends the GEMM may do itself, as tiles are complete; 0: none. The
+/// product then goes nowhere else: the GEMM stores the rank's own rows into the rank's own slot, which is
+/// free. So nothing but the delivery may read the product. That the delivery begins after these sends does
+/// not matter, because its begin orders nothing in this epoch.
+std::size_t sends_until(const Plan& plan, std::int32_t rank, const Lane& lane, std::size_t step);
+
 /// True if a pass and the next step of its lane become one kernel. Both must only move rows, with the same
 /// tiles and gates, into the same buffer. They must not read that buffer.
 bool fuse(const Plan& plan, const Elementwise& step, const Elementwise& next);

@@ -69,7 +69,10 @@ class RankLowering {
                   .first = static_cast<std::int32_t>(first),
                   .last = static_cast<std::int32_t>(last),
                   .may_start_early = may_start_early(plan_, rank_, lane, first),
-                  .weights_early = weights_early(plan_, rank_, lane, first)};
+                  .weights_early = weights_early(plan_, rank_, lane, first),
+                  .sends_until = static_cast<std::int32_t>(sends_until(plan_, rank_, lane, first))};
+    if (delivers && first > 0 && sends_until(plan_, rank_, lane, first - 1) == last)
+      launch.sent_by = static_cast<std::int32_t>(first) - 1;
     if (const auto* pass = std::get_if<Elementwise>(&step); pass && by_groups(*pass)) {
       launch.parts = parts_of(*pass);
       if (launch.parts.empty()) return;  // a pass without tiles has no launch

@@ -45,6 +45,8 @@ std::string line(const Plan& plan, const Lane& lane, const Launch& launch, int r
   }
   if (launch.may_start_early) text += ", may start before the previous kernel ends";
   if (launch.weights_early) text += ", may load B before the previous kernels end";
+  if (launch.sends_until > 0) text += ", may send what the delivery sends";
+  if (launch.sent_by >= 0) text += fmt::format(", step {} may have sent", launch.sent_by);
   for (const LaunchPart& part : launch.parts) text += fmt::format("\n{:25}{}", "", part_text(plan, part));
   return text + "\n";
 }
@@ -99,6 +101,8 @@ std::string to_json(const LaunchProgram& program, int indent) {
       if (launch.event >= 0) one["event"] = launch.event;
       if (launch.may_start_early) one["may_start_early"] = true;
       if (launch.weights_early) one["weights_early"] = true;
+      if (launch.sends_until > 0) one["sends_until"] = launch.sends_until;
+      if (launch.sent_by >= 0) one["sent_by"] = launch.sent_by;
       for (const LaunchPart& part : launch.parts) {
         ordered_json items{{"first", part.first}, {"last", part.last}};
         if (part.event >= 0) {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "lower/launch_program.hpp"
 #include "shingle/planner/planner.hpp"
 #include "shingle/sim/simulate.hpp"
 
@@ -112,6 +113,38 @@ TEST(WeightsEarly, OfAGemmBesideADelivery) {
   auto& gemm = std::get<Gemm>(plan.ranks[0].lanes[0].steps[0]);
   gemm.b = gemm.out.slice;
   EXPECT_EQ(early(plan), std::vector<bool>{false}) << "B is no input";
+}
+
+TEST(SendsUntil, TheEndOfTheDeliveryThatAloneReadsTheProduct) {
+  Machine machine = gpus();
+  machine.peer_memory = true;
+  const auto until = [](const Plan& plan) { return sends_until(plan, 0, plan.ranks[0].lanes[0], 0); };
+  const Plan plan = plan_low_latency(problem(Op::gemm_allreduce), machine, {}).value();
+  EXPECT_EQ(until(plan), plan.ranks[0].lanes[0].steps.size());
+  const LaunchProgram program = lower(plan);
+  ASSERT_EQ(program.ranks[0].launches.size(), 2u);
+  EXPECT_EQ(program.ranks[0].launches[0].sends_until, program.ranks[0].launches[1].last);
+  EXPECT_EQ(program.ranks[0].launches[1].sent_by, 0);
+  EXPECT_GT(until(plan_low_latency(problem(Op::gemm_reducescatter), machine, {}).value()), 0u);
+  const Plan two_hops = plan_low_latency(problem(Op::gemm_allreduce), machine, {.hops = 2}).value();
+  EXPECT_GT(until(two_hops), 0u);
+  EXPECT_LT(until(two_hops), two_hops.ranks[0].lanes[0].steps.size()) << "the second delivery sends sums";
+  EXPECT_EQ(until(plan_low_latency(problem(Op::allgather_gemm), machine, {}).value()), 0u);
+  EXPECT_EQ(until(plan_sequential(problem(Op::gemm_allreduce), machine, {}).value()), 0u);
+}
+
+TEST(SendsUntil, NothingIfTheProductIsUsedElsewhere) {
+  Machine machine = gpus();
+  machine.peer_memory = true;
+  Plan plan = plan_low_latency(problem(Op::gemm_allreduce), machine, {}).value();
+  Lane& lane = plan.ranks[0].lanes[0];
+  const std::int32_t product = std::get<Gemm>(lane.steps[0]).out.slice.buffer;
+  lane.steps.push_back(lane.steps[4]);
+  EXPECT_EQ(sends_until(plan, 0, lane, 0), 0u) << "a pass behind the delivery sends it again";
+  lane.steps.pop_back();
+  ASSERT_GT(sends_until(plan, 0, lane, 0), 0u);
+  plan.buffers[static_cast<std::size_t>(product)].role = Role::out;
+  EXPECT_EQ(sends_until(plan, 0, lane, 0), 0u) << "the user reads it";
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/kernels/flagged.hpp"
 #include "cuda/kernels/hooks.hpp"
 #include "cuda/nccl/communicators.hpp"
 #include "cuda/raii/stream.hpp"
@@ -80,6 +81,8 @@ std::unique_ptr<Command> make_command(const Context& context, const Swap& step);
 /// Adjacent passes of a lane that are merged into one (lower/launch_rules.hpp), group by group. The rows of
 /// all passes move as soon as their group has arrived, so no pass waits for the last group of another.
 std::unique_ptr<Command> make_command(const Context& context, const std::vector<Elementwise>& steps);
+/// What the launch of a GEMM sends of the delivery behind it (Launch::sends_until).
+ProductSends product_sends(const Context& context, const Gemm& step);
 /// A delivery: counts of arrivals and passes.
 std::unique_ptr<Command> make_delivery(const Context& context, const std::vector<Step>& steps);
 /// Consecutive awaits and notifies of a lane as one command.
@@ -93,6 +96,8 @@ bool instrumented(const Gemm& step);
 /// A GEMM of few rows that loads its weights early (kernels/skinny.hpp); null where cuBLASLt is as fast. The
 /// step has no hooks.
 std::unique_ptr<Command> make_skinny_gemm(const Context& context, const Gemm& step);
+/// Whether that kernel serves the step and sends its product, if it may (Launch::sends_until).
+bool sends_product(const Context& context, const Gemm& step);
 /// A GEMM by cuBLASLt. The step has no hooks.
 std::unique_ptr<Command> make_library_gemm(const Context& context, const Gemm& step);
 /// Prepares the rank's library for the products of such a step in calls (LibraryCache::prepare).

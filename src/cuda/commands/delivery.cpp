@@ -30,10 +30,12 @@ class Deliver final : public Command {
   DeliveryLaunch launch_;
 };
 
-/// Fills the arguments of a delivery from its passes.
+/// Fills the arguments of a delivery from its passes. With `product`, that GEMM's kernel does the sends.
 class Maker {
  public:
-  explicit Maker(const Context& context) : context_(context) {
+  Maker(const Context& context, const Gemm* product) : context_(context), product_(product) {
+    args_.product_sent = product != nullptr;
+    product_sends_.flagged = context.memory.flagged().place(context.rank);
     args_.flagged = context.memory.flagged().place(context.rank);
     args_.watch = context.watch;
     args_.early = context.launch.may_start_early;
@@ -67,12 +69,13 @@ class Maker {
     if (used_bytes_ > most_flagged_bytes + FlaggedMemory::first_byte(context_.plan.world()))
       throw Unsupported(
           fmt::format("CUDA: a delivery may receive {} bytes; at most {}", used_bytes_, most_flagged_bytes));
-    if (hole_end_bytes_ <= used_bytes_) {
+    if (product_ == nullptr && hole_end_bytes_ <= used_bytes_) {
       args_.extent.hole = static_cast<std::uint32_t>(hole_bytes_ / greeting_bytes);
       args_.extent.hole_end = static_cast<std::uint32_t>(hole_end_bytes_ / greeting_bytes);
     }
     return args_;
   }
+  const ProductSends& product_sends() const { return product_sends_; }
 
  private:
   void require(bool holds, const char* what) const {
@@ -107,7 +110,7 @@ class Maker {
     require(args_.sent < most_deliveries, "has at most 16 sends");
     require(pass.from.size() == 1 && pass.epilogue == Epilogue{} && !pass.norm.enabled,
             "sends rows as they are");
-    SentRows& sent = args_.sends[args_.sent++];
+    SentRows sent;
     sent.from = rows(pass.from.front(), pass.grid.rows);
     sent.to = offset(pass.to.slice);
     (void)rows(pass.to, pass.grid.rows);
@@ -122,6 +125,18 @@ class Maker {
       sent.ranks |= 1u << rank;
     }
     note_used(pass.to.slice);
+    if (product_ != nullptr)
+      send_product(pass.from.front().slice.row, sent.rows, sent.ranks);
+    else
+      args_.sends[args_.sent++] = sent;
+  }
+
+  /// Rows of the product's buffer that its kernel stores into this rank's slot on some ranks.
+  void send_product(std::int64_t row, std::int32_t count, std::uint32_t ranks) {
+    require(product_sends_.count <= most_deliveries, "has at most 17 sends of a product");
+    require(hole_row_ >= 0, "sends before it takes");
+    const auto first = static_cast<std::int32_t>(row - runs_of(*product_).front().to);
+    product_sends_.sends[product_sends_.count++] = {hole_bytes_, first, count, ranks};
   }
 
   void take(const Elementwise& pass) {
@@ -133,6 +148,11 @@ class Maker {
     require(sources_ + taken.count <= most_deliveries, "reads at most 16 sources");
     for (const Placement& from : pass.from) {
       DeliveredRows& source = args_.sources[sources_++] = rows(from, pass.grid.rows);
+      if (product_ != nullptr && from.slice.buffer == product_->out.slice.buffer) {
+        send_product(from.slice.row, taken.rows, 1u << context_.rank);
+        source = {reinterpret_cast<char*>(hole_bytes_), 0, true, static_cast<std::uint8_t>(context_.rank)};
+        continue;
+      }
       if (!source.flagged) continue;
       require(from.slice.rank == context_.rank, "reads what arrives here");
       source.source = static_cast<std::uint8_t>(sender(from.slice));
@@ -183,16 +203,38 @@ class Maker {
   }
 
   const Context& context_;
+  const Gemm* product_;
+  ProductSends product_sends_{};
   DeliveryArgs args_{};
   std::int32_t sources_ = 0;
   std::int32_t flagged_ = -1;  // the buffer
   std::int64_t used_bytes_ = 0, hole_bytes_ = 0, hole_end_bytes_ = 0, hole_row_ = -1;
 };
 
+/// The steps of the launch's lane.
+const std::vector<Step>& steps_of(const Context& context) {
+  const RankPlan& rank = context.plan.ranks[static_cast<std::size_t>(context.rank)];
+  return rank.lanes[static_cast<std::size_t>(context.launch.stream)].steps;
+}
+
 }  // namespace
 
+ProductSends product_sends(const Context& context, const Gemm& step) {
+  Maker maker(context, &step);
+  const std::vector<Step>& steps = steps_of(context);
+  for (std::int32_t i = context.launch.last; i < context.launch.sends_until; ++i)
+    if (const auto* const pass = std::get_if<Elementwise>(&steps[static_cast<std::size_t>(i)]))
+      maker.add(*pass);
+  return maker.product_sends();
+}
+
 std::unique_ptr<Command> make_delivery(const Context& context, const std::vector<Step>& steps) {
-  Maker maker(context);
+  const Gemm* product = nullptr;
+  if (context.launch.sent_by >= 0) {
+    product = &std::get<Gemm>(steps_of(context)[static_cast<std::size_t>(context.launch.sent_by)]);
+    if (!sends_product(context, *product)) product = nullptr;
+  }
+  Maker maker(context, product);
   for (const Step& step : steps)
     if (const auto* const pass = std::get_if<Elementwise>(&step)) maker.add(*pass);
   return std::make_unique<Deliver>(maker.finish());

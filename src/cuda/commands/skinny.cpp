@@ -2,6 +2,8 @@
 // cuBLASLt.
 #include "cuda/kernels/skinny.hpp"
 
+#include <optional>
+
 #include "command.hpp"
 #include "cuda/raii/check.hpp"
 #include "elements.hpp"
@@ -11,11 +13,12 @@
 namespace shingle::cuda {
 namespace {
 
+struct Addresses {
+  Address a, b, c;
+};
+
 class SkinnyGemmCommand final : public Command {
  public:
-  struct Addresses {
-    Address a, b, c;
-  };
   SkinnyGemmCommand(const SkinnyProblem& problem, const SkinnyLaunch& launch, const Addresses& at)
       : problem_(problem), launch_(launch), at_(at) {}
 
@@ -42,9 +45,14 @@ class SkinnyGemmCommand final : public Command {
   SkinnyOperands set_{};
 };
 
-}  // namespace
+struct Found {
+  SkinnyProblem problem;
+  SkinnyLaunch launch;
+  Addresses at;
+};
 
-std::unique_ptr<Command> make_skinny_gemm(const Context& context, const Gemm& step) {
+/// The kernel for a step, if there is one.
+std::optional<Found> find(const Context& context, const Gemm& step) {
   const auto& buffer = [&](const Slice& slice) -> const Buffer& {
     return context.plan.buffers[static_cast<std::size_t>(slice.buffer)];
   };
@@ -52,8 +60,9 @@ std::unique_ptr<Command> make_skinny_gemm(const Context& context, const Gemm& st
   const std::vector<Run> runs = runs_of(step);
   if (runs.size() != 1 || step.transpose_a || step.epilogue != Epilogue{} || type == DType::f32 ||
       buffer(step.out.slice).dtype != type)
-    return nullptr;
-  SkinnyProblem problem;
+    return std::nullopt;
+  Found found;
+  SkinnyProblem& problem = found.problem;
   problem.type = element(type);
   problem.m = runs.front().rows;
   problem.n = step.grid.cols;
@@ -63,18 +72,32 @@ std::unique_ptr<Command> make_skinny_gemm(const Context& context, const Gemm& st
   problem.ldc = buffer(step.out.slice).cols;
   problem.transpose_b = step.transpose_b;
   const auto [from, to, rows] = runs.front();
-  const SkinnyGemmCommand::Addresses at{context.memory.at(step.a, context.parity) + from * problem.lda * 2,
-                                        context.memory.at(step.b, context.parity),
-                                        context.memory.at(step.out.slice, context.parity) +
-                                            to * context.memory.row_bytes(step.out.slice.buffer)};
+  found.at = {context.memory.at(step.a, context.parity) + from * problem.lda * 2,
+              context.memory.at(step.b, context.parity),
+              context.memory.at(step.out.slice, context.parity) +
+                  to * context.memory.row_bytes(step.out.slice.buffer)};
   // Matrices of calls are copied if they do not begin at multiples of 16 bytes.
-  for (const Address& address : {at.a, at.b, at.c})
-    if (reinterpret_cast<std::uintptr_t>(address.at) % 16 != 0) return nullptr;
-  SkinnyLaunch launch;
+  for (const Address& address : {found.at.a, found.at.b, found.at.c})
+    if (reinterpret_cast<std::uintptr_t>(address.at) % 16 != 0) return std::nullopt;
   const std::int32_t most = step.resources.most > 0 ? step.resources.most : context.plan.workers;
-  check(find_skinny(problem, most, launch), "find a GEMM of few rows");
-  if (launch.kernel == nullptr) return nullptr;
-  return std::make_unique<SkinnyGemmCommand>(problem, launch, at);
+  check(find_skinny(problem, most, found.launch), "find a GEMM of few rows");
+  if (found.launch.kernel == nullptr) return std::nullopt;
+  return found;
+}
+
+}  // namespace
+
+bool sends_product(const Context& context, const Gemm& step) {
+  const std::optional<Found> found = find(context, step);
+  return found && found->problem.m <= most_sent_rows;
+}
+
+std::unique_ptr<Command> make_skinny_gemm(const Context& context, const Gemm& step) {
+  std::optional<Found> found = find(context, step);
+  if (!found) return nullptr;
+  if (context.launch.sends_until > 0 && found->problem.m <= most_sent_rows)
+    found->launch.params.sends = product_sends(context, step);
+  return std::make_unique<SkinnyGemmCommand>(found->problem, found->launch, found->at);
 }
 
 }  // namespace shingle::cuda

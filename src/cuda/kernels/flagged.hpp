@@ -71,6 +71,23 @@ struct SentRows {
   std::int32_t rows = 0;
 };
 
+/// Rows of a product that its kernel stores, as tiles are complete, at the same distance from the begin of
+/// the copies of some ranks.
+struct ProductSend {
+  std::int64_t to = 0;
+  std::int32_t first = 0;  ///< row of the product
+  std::int32_t rows = 0;
+  std::uint32_t ranks = 0;  ///< bit r: rank r
+};
+
+/// What the kernel of a product sends instead of the delivery behind it, the rank's own rows included. The
+/// product is then stored nowhere else. The kernels before it in the stream must have ended.
+struct ProductSends {
+  FlaggedPlace flagged;
+  std::int32_t count = 0;  ///< 0: the kernel stores its product
+  ProductSend sends[most_deliveries + 1];
+};
+
 /// A pass over rows: sums `count` sources from `first` on, in their order.
 struct TakenRows {
   std::int32_t first = 0;
@@ -101,8 +118,9 @@ struct DeliveryArgs {
   bool has_residual = false;
   Shifts shifts;
   Watch watch;
-  std::int32_t workers = 0;  ///< SMs that CTAs, which wait for other ranks, may hold; 0: all
-  bool early = false;        ///< programmatic dependent launch behind the previous kernel of the stream
+  std::int32_t workers = 0;   ///< SMs that CTAs, which wait for other ranks, may hold; 0: all
+  bool early = false;         ///< programmatic dependent launch behind the previous kernel of the stream
+  bool product_sent = false;  ///< the product's kernel ahead has sent all rows, the rank's own too
 };
 
 /// Threads and CTAs of a delivery on the current device.

@@ -3,6 +3,8 @@
 // With `early` the kernel reads as many weights as its SMs hold before the kernels ahead of it in the stream
 // have ended (programmatic dependent launch). So the weights of one layer come while the sum of the layer
 // before is under way. Nobody may write B meanwhile. All else waits for these kernels.
+//
+// Instead of storing C the kernel may send up to 32 rows of it to the flagged memory of ranks.
 #pragma once
 
 #include <cuda.h>
@@ -11,12 +13,16 @@
 #include <cstdint>
 
 #include "elementwise.hpp"
+#include "flagged.hpp"
 
 namespace shingle::cuda {
 
 inline constexpr int skinny_columns = 64;     ///< of op(B) in a tile
 inline constexpr int skinny_block = 64;       ///< of K: a row of a load, 128 bytes
 inline constexpr int skinny_step_blocks = 2;  ///< in a step along K
+/// Rows of C that the kernel can send. For more, a delivery behind it is faster: it begins to send when all
+/// SMs are free to, and its polls do not meet the product's loads.
+inline constexpr int most_sent_rows = 32;
 
 /// All matrices are row-major, and leading dimensions are in elements.
 struct SkinnyProblem {
@@ -47,6 +53,7 @@ struct SkinnyParams {
   std::int32_t tiles = 0;     ///< of 64 columns
   std::int32_t steps = 0;     ///< along K
   std::int32_t box_rows = 0;  ///< of A in a load, a multiple of 8
+  ProductSends sends;
 };
 
 /// A compiled kernel: element type, layout of B, and the most rows of A.

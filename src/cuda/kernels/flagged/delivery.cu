@@ -14,23 +14,29 @@ __global__ void clear_kernel(uint4* at, std::int64_t count) {
     at[i] = {flag, flag, flag, flag};
 }
 
+template <class T, int chunks>
+const void* kernel_of(bool product_sent) {
+  return product_sent ? reinterpret_cast<const void*>(delivery_kernel<T, chunks, true>)
+                      : reinterpret_cast<const void*>(delivery_kernel<T, chunks, false>);
+}
+
 template <class T>
-const void* kernel_of(int chunks) {
-  if (chunks <= 1) return reinterpret_cast<const void*>(delivery_kernel<T, 1>);
-  if (chunks <= 2) return reinterpret_cast<const void*>(delivery_kernel<T, 2>);
-  if (chunks <= 4) return reinterpret_cast<const void*>(delivery_kernel<T, 4>);
-  if (chunks <= most_row_chunks) return reinterpret_cast<const void*>(delivery_kernel<T, most_row_chunks>);
+const void* kernel_of(int chunks, bool product_sent) {
+  if (chunks <= 1) return kernel_of<T, 1>(product_sent);
+  if (chunks <= 2) return kernel_of<T, 2>(product_sent);
+  if (chunks <= 4) return kernel_of<T, 4>(product_sent);
+  if (chunks <= most_row_chunks) return kernel_of<T, most_row_chunks>(product_sent);
   return nullptr;
 }
 
-const void* kernel_of(Element type, int chunks) {
+const void* kernel_of(Element type, int chunks, bool product_sent) {
   switch (type) {
     case Element::f32:
-      return kernel_of<float>(chunks);
+      return kernel_of<float>(chunks, product_sent);
     case Element::bf16:
-      return kernel_of<__nv_bfloat16>(chunks);
+      return kernel_of<__nv_bfloat16>(chunks, product_sent);
     case Element::f16:
-      return kernel_of<__half>(chunks);
+      return kernel_of<__half>(chunks, product_sent);
   }
   return nullptr;
 }
@@ -55,7 +61,7 @@ cudaError_t prepare_delivery(const DeliveryArgs& args, DeliveryLaunch& at) {
   at.slices = clusters ? std::clamp(ceil_div(row_chunks, most_delivery_threads), 1, most_slices) : 1;
   int chunks = 1;
   while (at.slices * chunks * most_delivery_threads < row_chunks) chunks *= 2;
-  at.kernel = kernel_of(args.type, chunks);
+  at.kernel = kernel_of(args.type, chunks, args.product_sent);
   if (at.kernel == nullptr) return cudaErrorInvalidValue;
   at.threads = std::max(ceil_div(ceil_div(row_chunks, at.slices * chunks), 32), 1) * 32;
   at.early = args.early && ptx::launch_early(facts.major);
@@ -92,7 +98,10 @@ cudaError_t preload_deliveries() {
   cudaFuncAttributes attributes;
   for (const Element type : {Element::f32, Element::bf16, Element::f16})
     for (const int chunks : {1, 2, 4, most_row_chunks})
-      if (const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel_of(type, chunks))) return error;
+      for (const bool product_sent : {false, true})
+        if (const cudaError_t error =
+                cudaFuncGetAttributes(&attributes, kernel_of(type, chunks, product_sent)))
+          return error;
   return cudaFuncGetAttributes(&attributes, clear_kernel);
 }
 

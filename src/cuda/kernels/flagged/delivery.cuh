@@ -12,7 +12,10 @@
 //   6. The last CTA to end counts the turn.
 //
 // Memory order: a word that is not `flag` is complete, and no other data depend on it. The kernel waits for
-// the end of the kernels before it, and the kernels behind it for its end.
+// the end of the kernels before it, and the kernels behind it for its end. With `product_sent` it begins
+// before the product's kernel ends, but after all kernels before that one: the product's kernel lets it start
+// when they have ended. What they wrote is read past L1, which may hold older lines. It then waits for the
+// product's end before its first store to a matrix, which the product may still read.
 //
 // Checks: all CTAs are resident (prepare_delivery). A CTA sends all its rows before it waits.
 #pragma once
@@ -20,6 +23,7 @@
 #include "cuda/kernels/elementwise/activation.cuh"
 #include "cuda/kernels/elementwise/chunk.cuh"
 #include "cuda/kernels/flagged.hpp"
+#include "cuda/kernels/flagged/words.cuh"
 #include "cuda/kernels/ptx/clock.cuh"
 #include "cuda/kernels/ptx/cluster.cuh"
 #include "cuda/kernels/ptx/grids.cuh"
@@ -32,22 +36,9 @@ namespace shingle::cuda {
 inline constexpr int most_delivery_threads = 512;
 inline constexpr int most_slices = 8;  ///< CTAs of a cluster
 
-__device__ __forceinline__ bool has_arrived(const uint4& v) {
-  return v.x != flag && v.y != flag && v.z != flag && v.w != flag;
-}
-
-__device__ __forceinline__ uint4 without_flags(uint4 v) {
-  v.x = v.x == flag ? 0 : v.x;
-  v.y = v.y == flag ? 0 : v.y;
-  v.z = v.z == flag ? 0 : v.z;
-  v.w = v.w == flag ? 0 : v.w;
-  return v;
-}
-
-template <class T, int chunks>
+template <class T, int chunks, bool product_sent>
 struct Delivery {
   static constexpr int length = vector_bytes / static_cast<int>(sizeof(T));
-  static constexpr std::uint32_t copies = 3;
   using Values = float[chunks][length];
 
   const DeliveryArgs& args;
@@ -56,11 +47,8 @@ struct Delivery {
   bool over = false;  ///< the rank's waits were ended
 
   __device__ Delivery(const DeliveryArgs& of, std::uint32_t number)
-      : args(of), turn(number), own(copy(of.flagged.rank, number)) {}
+      : args(of), turn(number), own(copy_of(of.flagged, of.flagged.rank, number)) {}
 
-  __device__ char* copy(int rank, std::uint32_t number) const {
-    return args.flagged.copies[rank] + number % copies * args.flagged.copy_bytes;
-  }
   __device__ int row_bytes() const { return args.cols * static_cast<int>(sizeof(T)); }
   __device__ int row_chunks() const { return row_bytes() / vector_bytes; }
   __device__ int chunk(int j) const {
@@ -114,7 +102,7 @@ struct Delivery {
   __device__ void greet() const {
     const int peer = static_cast<int>(threadIdx.x);
     if (blockIdx.x != 0 || peer >= args.flagged.world || peer == args.flagged.rank) return;
-    ptx::store_relaxed_sys(greeting_of(copy(peer, turn), args.flagged.rank), greeting());
+    ptx::store_relaxed_sys(greeting_of(copy_of(args.flagged, peer, turn), args.flagged.rank), greeting());
   }
 
   __device__ void await_greetings() {
@@ -137,12 +125,12 @@ struct Delivery {
           rows.to + static_cast<std::int64_t>(row) * row_bytes() + chunk(j) * vector_bytes;
       for (int peer = 0; peer < args.flagged.world; ++peer)
         if (rows.ranks >> peer & 1)
-          ptx::store_relaxed_sys(reinterpret_cast<uint4*>(copy(peer, turn) + to), value);
+          ptx::store_relaxed_sys(reinterpret_cast<uint4*>(copy_of(args.flagged, peer, turn) + to), value);
     }
   }
 
   __device__ void clear(const FlaggedExtent& last_extent) const {
-    auto* const last = reinterpret_cast<uint4*>(copy(args.flagged.rank, turn + copies - 1));
+    auto* const last = reinterpret_cast<uint4*>(copy_of(args.flagged, args.flagged.rank, turn + 2));
     const uint4 empty{flag, flag, flag, flag};
     const std::uint32_t hole = last_extent.hole_end - last_extent.hole;
     for (std::uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < last_extent.used - hole;
@@ -152,10 +140,19 @@ struct Delivery {
 
   using Row = Chunk<T, length>[chunks];
   __device__ void load_row(const char* row, Row& into) const {
+    const bool past_l1 = product_sent && aligned(row);
+    if (product_sent && !past_l1) ptx::await_prerequisites();
 #pragma unroll
-    for (int j = 0; j < chunks; ++j)
-      if (chunk(j) < row_chunks()) load(into[j], row + chunk(j) * vector_bytes, length);
+    for (int j = 0; j < chunks; ++j) {
+      if (chunk(j) >= row_chunks()) break;
+      const char* const at = row + chunk(j) * vector_bytes;
+      if (past_l1)
+        into[j] = as_chunk(ptx::load_relaxed_sys(reinterpret_cast<const uint4*>(at)));
+      else
+        load(into[j], at, length);
+    }
   }
+  __device__ static Chunk<T, length> as_chunk(const uint4& v) { return {{v.x, v.y, v.z, v.w}}; }
   __device__ void store_row(char* row, const Values& x) const {
 #pragma unroll
     for (int j = 0; j < chunks; ++j)
@@ -195,8 +192,7 @@ struct Delivery {
           uint4 value = seen[s][j];
           if (source.flagged)
             value = await(reinterpret_cast<const uint4*>(at + chunk(j) * vector_bytes), value, source.source);
-          const Chunk<T, length> arrived{{value.x, value.y, value.z, value.w}};
-          add(x[j], arrived);
+          add(x[j], as_chunk(value));
         }
       }
     }
@@ -235,6 +231,7 @@ struct Delivery {
 #pragma unroll
       for (int i = 0; i < length; ++i) squares += x[j][i] * x[j][i];
     }
+    if (product_sent) ptx::await_prerequisites();
     if (args.has_residual) store_row(row_of(rows.sum, row), x);
     if (args.norm) {
       const float mean = sum_over_threads(squares, warps) / static_cast<float>(args.cols);
@@ -247,6 +244,12 @@ struct Delivery {
     store_row(row_of(rows.to, row), x);
   }
 };
+
+/// What the last delivery may have received.
+__device__ __forceinline__ FlaggedExtent extent_of(const FlaggedState& state) {
+  return {ptx::load_relaxed_sys(&state.last.used), ptx::load_relaxed_sys(&state.last.hole),
+          ptx::load_relaxed_sys(&state.last.hole_end)};
+}
 
 /// Calls visit(rows, row) for every row of several lists that the cluster works on.
 template <class Rows, class Visit>
@@ -263,18 +266,18 @@ __device__ __forceinline__ void for_each_row(const Rows* lists, int count, Visit
   }
 }
 
-template <class T, int chunks>
+template <class T, int chunks, bool product_sent>
 __global__ void __launch_bounds__(most_delivery_threads, chunks == 1 ? 2 : 1)
     delivery_kernel(const __grid_constant__ DeliveryArgs args) {
   // In turn: a row's sums are read until the barrier of the row behind it.
   __shared__ float warps[2][most_slices * most_delivery_threads / 32];
   ptx::launch_dependents();
   ptx::cluster_arrive();
-  ptx::await_prerequisites();
+  if (!product_sent) ptx::await_prerequisites();
   FlaggedState& state = *args.flagged.state;
-  const std::uint32_t turn = state.turn;
-  const FlaggedExtent last = state.last;
-  Delivery<T, chunks> delivery(args, turn);
+  const std::uint32_t turn = turn_of(args.flagged);
+  const FlaggedExtent last = extent_of(state);
+  Delivery<T, chunks, product_sent> delivery(args, turn);
   delivery.greet();
   for_each_row(args.sends, args.sent, [&](const SentRows& rows, int row) { delivery.send(rows, row); });
   delivery.clear(last);
@@ -285,6 +288,7 @@ __global__ void __launch_bounds__(most_delivery_threads, chunks == 1 ? 2 : 1)
     parity ^= 1;
   });
   delivery.await_greetings();
+  if (product_sent) ptx::await_prerequisites();
   __syncthreads();
   if (threadIdx.x != 0) return;
   if (gridDim.x > 1 && atomicAdd(&state.ended, 1u) != gridDim.x - 1) return;

@@ -8,7 +8,8 @@
 //      awaits their end, and then loads A's rows.
 //   2. The other warps multiply. Up to 64 rows a step's time is that of its instructions, so two warpgroups
 //      share it, each with half of K.
-//   3. At the end of a tile one warpgroup adds the other's sums, and stores the tile.
+//   3. At the end of a tile one warpgroup adds the other's sums, and stores or sends the tile. What it sends
+//      goes through shared memory, so that 128 bytes of a row leave together.
 //
 // Tried and slower: tiles that several CTAs share; CTAs that begin at different
 // places along K, whose loads of A's rows then do not meet in L2; multicast of these rows; prefetches into L2
@@ -21,6 +22,7 @@
 
 #include <cute/tensor.hpp>
 
+#include "cuda/kernels/flagged/words.cuh"
 #include "cuda/kernels/gemm/types.cuh"
 #include "cuda/kernels/ptx/barrier.cuh"
 #include "cuda/kernels/ptx/grids.cuh"
@@ -53,11 +55,14 @@ struct SkinnyGemm {
   static constexpr int weight_bytes = blocks * weight_block_bytes, row_bytes = blocks * row_block_bytes;
   static constexpr int sum_bytes = groups == 2 ? skinny_columns * Rows * 4 : 0;
   static constexpr int row_stages = Rows <= 16 ? 8 : Rows <= 32 ? 5 : Rows <= 64 ? 4 : 3;
+  static constexpr bool sends = Rows <= most_sent_rows;
+  static constexpr int sent_bytes = sends ? Rows * skinny_columns * 2 : 0;
   // What is left of an SM serves the kernel behind this one, whose CTAs are there early.
-  static constexpr int weight_stages = ((215 << 10) - row_stages * row_bytes - sum_bytes) / weight_bytes;
+  static constexpr int weight_stages =
+      ((215 << 10) - row_stages * row_bytes - sum_bytes - sent_bytes) / weight_bytes;
   // The rings begin at a multiple of 1024 bytes.
   static constexpr int shared_bytes =
-      weight_stages * weight_bytes + row_stages * row_bytes + sum_bytes + 1024;
+      weight_stages * weight_bytes + row_stages * row_bytes + sum_bytes + sent_bytes + 1024;
 
   static constexpr auto major = TransposeB ? cute::GMMA::Major::K : cute::GMMA::Major::MN;
   using Op =
@@ -83,13 +88,15 @@ struct SkinnyGemm {
   char* const weights;
   char* const rows;
   float4* const sums_of_other;
+  char* const sent;
 
   __device__ SkinnyGemm(const SkinnyParams& of, Barriers& shared, char* memory)
       : params(of),
         barriers(shared),
         weights(memory),
         rows(weights + weight_stages * weight_bytes),
-        sums_of_other(reinterpret_cast<float4*>(rows + row_stages * row_bytes)) {}
+        sums_of_other(reinterpret_cast<float4*>(rows + row_stages * row_bytes)),
+        sent(rows + row_stages * row_bytes + sum_bytes) {}
 
   /// Calls visit(i, tile, step) for all steps of the CTA's tiles; i counts them.
   template <class Visit>
@@ -129,23 +136,58 @@ struct SkinnyGemm {
     });
   }
 
-  /// Stores a warp's part of a tile. In a fragment of 8 columns of B a lane holds two rows of A for one
-  /// column; transposed, two columns for one row.
-  template <class Sums>
-  __device__ void store(int tile, int warp, int lane, const Sums& sums) const {
-    T* const c = static_cast<T*>(params.c);
+  /// Calls visit(row, col, pair) for two columns of a row at a time, of a warp's part of a tile. In a
+  /// fragment of 8 columns of B a lane holds two rows of A for one column; transposed, two columns for one
+  /// row.
+  template <class Sums, class Visit>
+  __device__ __forceinline__ void for_each_pair(int warp, int lane, const Sums& sums, Visit&& visit) const {
 #pragma unroll
     for (int j = 0; j < Rows / 8; ++j)
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const std::uint32_t pair =
-            ptx::transposed_8x8(packed(sums(4 * j + 2 * half), sums(4 * j + 2 * half + 1)));
-        const int row = 8 * j + lane / 4;
-        const int col = tile * skinny_columns + warp * 16 + half * 8 + lane % 4 * 2;
-        if (row < params.m && col < params.n)
-          *reinterpret_cast<std::uint32_t*>(c + row * params.ldc + col) = pair;
-      }
+      for (int half = 0; half < 2; ++half)
+        visit(8 * j + lane / 4, warp * 16 + half * 8 + lane % 4 * 2,
+              ptx::transposed_8x8(packed(sums(4 * j + 2 * half), sums(4 * j + 2 * half + 1))));
   }
+
+  /// Stores a warp's part of a tile.
+  template <class Sums>
+  __device__ void store(int tile, int warp, int lane, const Sums& sums) const {
+    T* const c = static_cast<T*>(params.c) + tile * skinny_columns;
+    for_each_pair(warp, lane, sums, [&](int row, int col, std::uint32_t pair) {
+      if (row < params.m && tile * skinny_columns + col < params.n)
+        *reinterpret_cast<std::uint32_t*>(c + row * params.ldc + col) = pair;
+    });
+  }
+
+  /// Sends a warpgroup's tile.
+  template <class Sums>
+  __device__ __forceinline__ void send(int tile, int thread, std::uint32_t turn, const Sums& sums) const {
+    constexpr std::uint32_t complete = 3, read = 4;  // named barriers
+    constexpr int words = skinny_columns * 2 / 16;   // of a row, 16 bytes each
+    // Words of a row are permuted, so that neither the stores nor the loads below meet in a bank.
+    const auto word = [&](int row, int i) { return sent + (row * words + (i ^ row % words)) * 16; };
+    for_each_pair(thread / 32, thread % 32, sums, [&](int row, int col, std::uint32_t pair) {
+      *reinterpret_cast<std::uint32_t*>(word(row, col / 8) + col % 8 * 2) = pair;
+    });
+    ptx::named_barrier(complete, 128);
+    for (int i = thread; i < params.m * words; i += 128) {
+      const int row = i / words, col = tile * skinny_columns + i % words * 8;
+      if (col < params.n)
+        send_word(row, col, turn, without_flags(*reinterpret_cast<const uint4*>(word(row, i % words))));
+    }
+    ptx::named_barrier(read, 128);
+  }
+  __device__ __forceinline__ void send_word(int row, int col, std::uint32_t turn, const uint4& word) const {
+    const ProductSends& all = params.sends;
+    for (int i = 0; i < all.count; ++i) {
+      const ProductSend& one = all.sends[i];
+      if (row < one.first || row >= one.first + one.rows) continue;
+      for_each_copy(all.flagged, one.ranks, turn,
+                    one.to + (static_cast<std::int64_t>(row - one.first) * params.n + col) * 2,
+                    [&](uint4* at) { ptx::store_relaxed_sys(at, word); });
+    }
+  }
+
   __device__ static std::uint32_t packed(float x, float y) {
     std::uint32_t pair;
     if constexpr (std::is_same_v<T, __half>) {
@@ -229,7 +271,13 @@ struct SkinnyGemm {
       warpgroup_wait<0>();
       warpgroup_fence_operand(sums);
       if constexpr (groups == 2) join(group, thread, sums);
-      if (group == 0) store(tile, thread / 32, lane, sums);
+      if (group == 0) {
+        if (sends && params.sends.count > 0) {
+          if constexpr (sends) send(tile, thread, turn_of(params.sends.flagged), sums);
+        } else {
+          store(tile, thread / 32, lane, sums);
+        }
+      }
       mma.accumulate_ = GMMA::ScaleOut::Zero;
     });
   }
@@ -254,8 +302,10 @@ struct SkinnyGemm {
     } else if (threadIdx.x == 32 * (warps + 1)) {
       cute::prefetch_tma_descriptor(reinterpret_cast<const cute::TmaDescriptor*>(&params.rows));
       ptx::await_prerequisites();
-      ptx::launch_dependents();
+      // A delivery that polls what this kernel sends comes when the last rows are on their way.
+      if (params.sends.count == 0) ptx::launch_dependents();
       gemm.load_rows();
+      ptx::launch_dependents();
     } else if (threadIdx.x < 32 * warps) {
       gemm.multiply();
     }
