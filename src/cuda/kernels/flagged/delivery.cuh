@@ -245,10 +245,24 @@ struct Delivery {
   }
 };
 
-/// What the last delivery may have received.
-__device__ __forceinline__ FlaggedExtent extent_of(const FlaggedState& state) {
-  return {ptx::load_relaxed_sys(&state.last.used), ptx::load_relaxed_sys(&state.last.hole),
-          ptx::load_relaxed_sys(&state.last.hole_end)};
+/// The turn, and what the last one may have received.
+struct Begin {
+  std::uint32_t turn;
+  FlaggedExtent last;
+};
+
+/// `past_l1`: L1 may hold older values. One thread then reads them for the CTA, because all CTAs read the
+/// same place, and L2 serves one request after another.
+template <bool past_l1>
+__device__ __forceinline__ Begin begin_of(const FlaggedState& state) {
+  if constexpr (!past_l1) return {state.turn, state.last};
+  __shared__ Begin begin;
+  if (threadIdx.x == 0)
+    begin = {ptx::load_relaxed_sys(&state.turn),
+             {ptx::load_relaxed_sys(&state.last.used), ptx::load_relaxed_sys(&state.last.hole),
+              ptx::load_relaxed_sys(&state.last.hole_end)}};
+  __syncthreads();
+  return begin;
 }
 
 /// Calls visit(rows, row) for every row of several lists that the cluster works on.
@@ -275,8 +289,7 @@ __global__ void __launch_bounds__(most_delivery_threads, chunks == 1 ? 2 : 1)
   ptx::cluster_arrive();
   if (!product_sent) ptx::await_prerequisites();
   FlaggedState& state = *args.flagged.state;
-  const std::uint32_t turn = turn_of(args.flagged);
-  const FlaggedExtent last = extent_of(state);
+  const auto [turn, last] = begin_of<product_sent>(state);
   Delivery<T, chunks, product_sent> delivery(args, turn);
   delivery.greet();
   for_each_row(args.sends, args.sent, [&](const SentRows& rows, int row) { delivery.send(rows, row); });

@@ -24,11 +24,6 @@ __device__ __forceinline__ char* copy_of(const FlaggedPlace& flagged, int rank, 
   return flagged.copies[rank] + turn % copies * flagged.copy_bytes;
 }
 
-/// The turn of the delivery that is next or under way. The last one has ended.
-__device__ __forceinline__ std::uint32_t turn_of(const FlaggedPlace& flagged) {
-  return ptx::load_relaxed_sys(&flagged.state->turn);
-}
-
 /// Calls store(to) for each of some ranks: the place at a distance from the begin of its copy.
 template <class Store>
 __device__ __forceinline__ void for_each_copy(const FlaggedPlace& flagged, std::uint32_t ranks,

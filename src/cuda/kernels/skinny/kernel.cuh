@@ -188,6 +188,18 @@ struct SkinnyGemm {
     }
   }
 
+  /// The turn in which the kernel sends. Also brings the arguments of sends into the constant cache. The
+  /// kernels ahead have ended.
+  __device__ __forceinline__ std::uint32_t prepare_to_send() const {
+    const ProductSends& all = params.sends;
+    for (int i = 0; i < all.count; ++i) {
+      const ProductSend& one = all.sends[i];
+      asm volatile("" ::"l"(one.to), "r"(one.first), "r"(one.rows));
+      for_each_copy(all.flagged, one.ranks, 0, 0, [](const uint4* at) { asm volatile("" ::"l"(at)); });
+    }
+    return all.count > 0 ? ptx::load_relaxed_sys(&all.flagged.state->turn) : 0;
+  }
+
   __device__ static std::uint32_t packed(float x, float y) {
     std::uint32_t pair;
     if constexpr (std::is_same_v<T, __half>) {
@@ -244,10 +256,12 @@ struct SkinnyGemm {
     RingStage<weight_stages> w;
     RingStage<row_stages> r;
     int read_w = -1, read_r = -1;  // stages of the step before
+    std::uint32_t turn = 0;
     mma.accumulate_ = GMMA::ScaleOut::Zero;
-    for_each_step([&](int, int tile, int step) {
+    for_each_step([&](int i, int tile, int step) {
       ptx::barrier_wait(barriers.weights_full + w.stage, w.parity);
       ptx::barrier_wait(barriers.rows_full + r.stage, r.parity);
+      if (sends && i == 0) turn = prepare_to_send();
       warpgroup_fence_operand(sums);
       warpgroup_arrive();
 #pragma unroll
@@ -273,7 +287,7 @@ struct SkinnyGemm {
       if constexpr (groups == 2) join(group, thread, sums);
       if (group == 0) {
         if (sends && params.sends.count > 0) {
-          if constexpr (sends) send(tile, thread, turn_of(params.sends.flagged), sums);
+          if constexpr (sends) send(tile, thread, turn, sums);
         } else {
           store(tile, thread / 32, lane, sums);
         }
