@@ -47,11 +47,11 @@ class Star final : public Processes {
   std::vector<int> others() const;
   void await_others(net::Socket listener, const net::Meeting& meeting, double timeout_us);
   bool admit(net::Guest guest, const net::Token& token);
-  Verdict judge(const Hello& hello) const;
+  Verdict judge(const Hello& hello);
   void join(const net::Address& at, const net::Meeting& meeting, double timeout_us);
   std::string payload_of(int rank, net::Frame frame, std::size_t most_bytes);
   void look(int rank);
-  void require_sound(int rank) const;
+  void require_sound(int rank);
   [[noreturn]] void answer(const std::string& reason);
   bool has_answered(int rank);
   void await_word_of_first(net::Clock::time_point deadline);
