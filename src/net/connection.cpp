@@ -8,6 +8,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 
 #include "shingle/base/units.hpp"
 #include "wire.hpp"
@@ -30,6 +31,16 @@ void require_fits(std::uint64_t bytes, std::size_t most_bytes) {
     throw Broken(fmt::format("a frame of {}; at most {} are expected",
                              format_bytes(static_cast<double>(bytes)),
                              format_bytes(static_cast<double>(most_bytes))));
+}
+
+/// Waits for a lock until the deadline. It polls, as two threads rarely send at a time.
+std::unique_lock<std::mutex> locked(std::mutex& mutex, Clock::time_point deadline) {
+  std::unique_lock lock(mutex, std::try_to_lock);
+  for (; !lock; lock.try_lock()) {
+    if (Clock::now() >= deadline) throw Late("another thread still sends");
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return lock;
 }
 
 }  // namespace
@@ -74,10 +85,13 @@ Frame FrameReader::take() {
 
 void Connection::send(Kind kind, std::string_view payload, Clock::time_point deadline) const {
   const std::string frame = header_of(kind, payload.size()).append(payload);
+  const auto lock = locked(sending_->mutex, deadline);
+  if (sending_->cut_short) throw Lost("an earlier frame was cut short");
   for (std::size_t done = 0; done < frame.size();) {
     const ssize_t moved = ::send(fd(), frame.data() + done, frame.size() - done, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (moved > 0) {
       done += static_cast<std::size_t>(moved);
+      sending_->cut_short = done < frame.size();
     } else if (moved < 0 && would_block(errno)) {
       if (!ready(socket_, POLLOUT, deadline)) throw Late("the other end did not receive in time");
     } else if (moved == 0 || errno != EINTR) {

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -53,18 +55,20 @@ class FrameReader {
   std::size_t left_ = 0;  // of the payload
 };
 
-/// A connected socket. Reads and writes may come from different threads. After an error the connection is
-/// unusable, except after Late while no part of a frame was sent. Receiving may go on after Late.
+/// A connected socket. One thread may receive while others send; frames of several senders do not mix. After
+/// an error the connection is unusable, except after Late while no part of a frame was sent. Receiving may go
+/// on after Late.
 class Connection {
  public:
   Connection() = default;
-  explicit Connection(Socket socket) : socket_(std::move(socket)) {}
+  explicit Connection(Socket socket) : socket_(std::move(socket)), sending_(std::make_unique<Sending>()) {}
 
   int fd() const { return socket_.fd(); }
   explicit operator bool() const { return static_cast<bool>(socket_); }
 
   /// Throws Late or Lost. With a deadline in the past, it sends only what the kernel takes at once, and
-  /// otherwise throws Late.
+  /// otherwise throws Late. It also throws Late if another thread still sends at the deadline, and Lost if an
+  /// earlier frame was cut short.
   void send(Kind kind, std::string_view payload, Clock::time_point deadline) const;
   /// Returns a frame if all of it has arrived; never waits. Throws Lost or Broken.
   std::optional<Frame> try_receive(std::size_t most_bytes);
@@ -88,10 +92,15 @@ class Connection {
   static constexpr std::size_t most_held = std::size_t{64} << 20;  ///< bytes that arrived() may read ahead
 
  private:
+  struct Sending {
+    std::mutex mutex;        // held while a frame is sent
+    bool cut_short = false;  // a frame was sent only in part: what follows would be taken for the rest
+  };
   bool read_some(std::size_t most_bytes);
   std::size_t held_bytes() const;
 
   Socket socket_;
+  std::unique_ptr<Sending> sending_;
   FrameReader reader_;
   std::deque<Frame> held_;    // read by arrived()
   std::exception_ptr error_;  // of reading; each later read throws it again

@@ -106,6 +106,41 @@ TEST(Connection, WhoTakesNothingMakesASendLate) {
   EXPECT_THROW(ends.here.send(Kind::data, std::string(64 * mib, 'x'), deadline_in(0.05e6)), Late);
 }
 
+TEST(Connection, FramesOfSeveralThreadsDoNotMix) {
+  Ends ends;
+  constexpr int frames = 40;
+  const auto send_all = [&](char letter) {
+    try {
+      for (int i = 0; i < frames; ++i)
+        ends.there.send(Kind::data, std::string(mib, letter), deadline_in(20e6));
+    } catch (const NetError& error) {
+      ADD_FAILURE() << error.what();
+    }
+  };
+  std::thread a(send_all, 'a'), b(send_all, 'b');
+  int whole = 0;
+  try {
+    for (int i = 0; i < 2 * frames; ++i) {
+      const std::string payload = ends.here.receive(mib, deadline_in(20e6)).payload;
+      if (payload == std::string(mib, payload.front())) ++whole;
+    }
+  } catch (const NetError& error) {
+    ADD_FAILURE() << error.what();
+  }
+  EXPECT_EQ(whole, 2 * frames);
+  a.join();
+  b.join();
+}
+
+TEST(Connection, NothingFollowsAFrameThatWasCutShort) {
+  Ends ends;
+  EXPECT_THROW(ends.there.send(Kind::data, std::string(64 * mib, 'x'), deadline_in(0.05e6)), Late);
+  std::thread reading([&] { EXPECT_THROW(ends.here.receive(64 * mib, deadline_in(0.5e6)), Late); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_THROW(ends.there.send(Kind::goodbye, {}, deadline_in(0.1e6)), Lost);
+  reading.join();
+}
+
 TEST(Connection, ReadsAheadWithoutTakingAnything) {
   Ends ends;
   ends.there.send(Kind::data, "one", deadline_in(1e6));
