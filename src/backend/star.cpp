@@ -79,6 +79,7 @@ Star::Star(int rank, int size, net::Socket listener, const net::Address& at, dou
   } else {
     join(at, meeting, timeout_us);
   }
+  at_exit_.emplace([this](int status) { leave(status); });
 }
 
 Star::~Star() {

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -68,7 +69,9 @@ class Star final : public Processes {
   std::size_t most_frame_ = most_reason;  // bytes of the largest frame that another rank may send
   bool parting_ = false;
   std::vector<net::Connection> peers_;  // by rank; ranks other than 0 have only rank 0's
-  AtExit at_exit_{[this](int status) { leave(status); }};
+  /// Made once all are connected: until then this thread changes `peers_`, which an exit in another thread
+  /// would read.
+  std::optional<AtExit> at_exit_;
 };
 
 }  // namespace shingle

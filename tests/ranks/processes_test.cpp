@@ -338,6 +338,20 @@ TEST(Processes, AnExitSaysGoodbyeOrItsStatus) {
             "no timeout");
 }
 
+/// While processes join each other, an exit tells nothing: the others see that the connection ends.
+TEST(Processes, AnExitWhileOthersJoinIsAnEndOfTheConnection) {
+  const int port = free_port();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    std::thread joining([port] { timeout_of([port] { connect(process(0, 3, port), 20e6); }); });
+    std::this_thread::sleep_for(milliseconds(1000));
+    std::exit(3);
+  }
+  auto one = test::join_as({"127.0.0.1", port + 1}, net::job_token(), 1, 3).connection;
+  EXPECT_THROW(one.receive(1000, net::deadline_in(20e6)), net::Lost);
+  ::waitpid(child, nullptr, 0);
+}
+
 /// A process leaves its world, and waits for the others, which still work by themselves.
 TEST(Processes, WhoLeavesEarlyIsNoFailure) {
   for (const int early : {0, 1})
