@@ -17,7 +17,9 @@ class SkinnyGemmCommand final : public Command {
     Address a, b, c;
   };
   SkinnyGemmCommand(const SkinnyProblem& problem, const SkinnyLaunch& launch, const Addresses& at)
-      : problem_(problem), launch_(launch), at_(at) {}
+      : problem_(problem), launch_(launch), at_(at) {
+    check(cudaGetDevice(&device_), "cudaGetDevice");
+  }
 
   void enqueue(cudaStream_t stream, const Shifts& shifts) override {
     const SkinnyOperands operands{at_.a.in(shifts), at_.b.in(shifts), at_.c.in(shifts)};
@@ -27,7 +29,7 @@ class SkinnyGemmCommand final : public Command {
             "set the operands of a GEMM of few rows");
       set_ = operands;
     }
-    check(launch_skinny(launch_, !written_lately(operands.b, weight_bytes()), stream),
+    check(launch_skinny(launch_, !is_written(device_, operands.b, weight_bytes()), stream),
           "launch a GEMM of few rows");
   }
 
@@ -40,6 +42,7 @@ class SkinnyGemmCommand final : public Command {
   SkinnyLaunch launch_;
   Addresses at_;
   SkinnyOperands set_{};
+  int device_ = 0;
 };
 
 }  // namespace
