@@ -152,7 +152,7 @@ RunReport CallExecutable::run(const RunOptions&) {
 
 void CallExecutable::enqueue(const CallTag& tag, std::span<const CallMatrix> matrices,
                              std::span<void* const> streams) {
-  const Watcher::Hold hold(world_.watcher());
+  Watcher::Hold hold(world_.watcher());
   const RelaxedCapture relaxed;  // to look at events of earlier calls
   arena_->monitor().require_working();
   if (!streams.empty()) require_one_each(world_.local(), streams);
@@ -187,6 +187,9 @@ void CallExecutable::enqueue(const CallTag& tag, std::span<const CallMatrix> mat
       }
       RankQueue& queue = rank.calls.queue;
       rank.calls.recent[queue.backlog().added() % rank.calls.recent.size()] = memory_;
+      // The driver blocks a launch while work of the user fills its queue. If that work waits in NCCL for a
+      // peer that is gone, only the watcher ends it.
+      const Watcher::Pause pause(hold);
       queue.add(stream, launches_of(rank), outputs, [&] {
         if (ready[index].graph != nullptr)
           ready[index].graph->launch(stream);
