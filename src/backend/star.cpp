@@ -79,6 +79,7 @@ Star::Star(int rank, int size, net::Socket listener, const net::Address& at, dou
   } else {
     join(at, meeting, timeout_us);
   }
+  at_exit_.emplace([this](int status) { leave(status); });
 }
 
 Star::~Star() {
@@ -148,13 +149,13 @@ bool Star::admit(net::Guest guest, const net::Token& token) {
   return false;
 }
 
-Star::Verdict Star::judge(const Hello& hello) const {
+Star::Verdict Star::judge(const Hello& hello) {
   if (hello.size != size_) return Verdict::other_size;
   if (hello.rank < 1 || hello.rank >= size_) return Verdict::no_rank;
   if (!peer(hello.rank)) return Verdict::welcome;
   try {  // the rank may have connected before and given up
     peer(hello.rank).next_kind();
-  } catch (const net::Lost&) {
+  } catch (const net::NetError&) {
     return Verdict::welcome;
   }
   return Verdict::taken;
@@ -269,7 +270,10 @@ void Star::gather_here(std::vector<std::string>& all, Clock::time_point deadline
 /// Waits until one of these ranks has sent something.
 void Star::await_any(const std::vector<int>& ranks, Clock::time_point deadline) {
   std::vector<pollfd> polled;
-  for (const int rank : ranks) polled.push_back({peer(rank).fd(), POLLIN, 0});
+  for (const int rank : ranks) {
+    if (peer(rank).holds_frame()) return;  // poll() does not report what was read ahead
+    polled.push_back({peer(rank).fd(), POLLIN, 0});
+  }
   ::poll(polled.data(), polled.size(), net::milliseconds_until(deadline));
 }
 
@@ -299,14 +303,15 @@ void Star::look(int rank) {
 }
 
 /// Looks also behind data: the rank may have failed, or ended, after it came to a collective call for which
-/// this process is late.
-void Star::require_sound(int rank) const {
-  const bool ended = peer(rank).ended();  // first, so that all that was sent before has arrived
+/// this process is late. The connection reads ahead for that: a failure, or the goodbye before an end, may
+/// lie behind more data than the kernel's buffer takes. Until it has arrived the rank counts as sound. The
+/// end of a connection arrives behind all data, so that it is never taken for a failure too early.
+void Star::require_sound(int rank) {
   for (const Frame& frame : peer(rank).arrived()) {
     if (frame.kind == Kind::failure) throw Timeout(frame.payload);
     if (frame.kind == Kind::goodbye) return;
   }
-  if (ended) throw net::Lost("the connection ended");
+  if (peer(rank).ended()) throw net::Lost("the connection ended");
 }
 
 /// Sends to all connected processes that still read, with a short limit for each.

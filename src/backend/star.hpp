@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -47,11 +48,11 @@ class Star final : public Processes {
   std::vector<int> others() const;
   void await_others(net::Socket listener, const net::Meeting& meeting, double timeout_us);
   bool admit(net::Guest guest, const net::Token& token);
-  Verdict judge(const Hello& hello) const;
+  Verdict judge(const Hello& hello);
   void join(const net::Address& at, const net::Meeting& meeting, double timeout_us);
   std::string payload_of(int rank, net::Frame frame, std::size_t most_bytes);
   void look(int rank);
-  void require_sound(int rank) const;
+  void require_sound(int rank);
   [[noreturn]] void answer(const std::string& reason);
   bool has_answered(int rank);
   void await_word_of_first(net::Clock::time_point deadline);
@@ -68,7 +69,9 @@ class Star final : public Processes {
   std::size_t most_frame_ = most_reason;  // bytes of the largest frame that another rank may send
   bool parting_ = false;
   std::vector<net::Connection> peers_;  // by rank; ranks other than 0 have only rank 0's
-  AtExit at_exit_{[this](int status) { leave(status); }};
+  /// Made once all are connected: until then this thread changes `peers_`, which an exit in another thread
+  /// would read.
+  std::optional<AtExit> at_exit_;
 };
 
 }  // namespace shingle

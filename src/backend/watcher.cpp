@@ -42,7 +42,7 @@ bool Watcher::act(const Actions& actions) {
   return sound;
 }
 
-Watcher::Hold::Hold(Watcher& watcher) : holds_(watcher.holds_) {
+void Watcher::Hold::take() {
   for (int held = holds_;;) {
     if (held == acting) {
       holds_.wait(acting);
@@ -51,10 +51,6 @@ Watcher::Hold::Hold(Watcher& watcher) : holds_(watcher.holds_) {
       return;
     }
   }
-}
-
-Watcher::Hold::~Hold() {
-  --holds_;
 }
 
 }  // namespace shingle

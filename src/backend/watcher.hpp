@@ -31,17 +31,35 @@ class Watcher {
   /// Waits for an action that has begun. None begins afterwards.
   void stop();
 
+  class Pause;
   /// Held by a call that looks for failures itself, or that uses what the actions use. Waits for an action
   /// that has begun. Holds may nest, and several threads may have one. Actions must make none.
   class Hold {
    public:
-    explicit Hold(Watcher& watcher);
-    ~Hold();
+    explicit Hold(Watcher& watcher) : holds_(watcher.holds_) { take(); }
+    ~Hold() { release(); }
     Hold(const Hold&) = delete;
     Hold& operator=(const Hold&) = delete;
 
    private:
+    friend Watcher::Pause;
+    void take();
+    void release() { --holds_; }
+
     std::atomic<int>& holds_;
+  };
+
+  /// Lifts a Hold for as long as it exists, around work that may block until an action ends it. Such work
+  /// must use nothing that the actions change. At the end it waits for an action that has begun.
+  class Pause {
+   public:
+    explicit Pause(Hold& hold) : hold_(hold) { hold_.release(); }
+    ~Pause() { hold_.take(); }
+    Pause(const Pause&) = delete;
+    Pause& operator=(const Pause&) = delete;
+
+   private:
+    Hold& hold_;
   };
 
  private:

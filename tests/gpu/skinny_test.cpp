@@ -176,18 +176,33 @@ TEST_F(Skinny, AwaitsItsRowsInAChain) {
     }
 }
 
-TEST_F(Skinny, RecentWritesAreKnown) {
+TEST_F(Skinny, WhatCallsInFlightWriteIsKnown) {
   const DeviceMemory memory(4096);
   char* const at = memory.get<char>();
-  note_written(at + 1024, 1024);
-  EXPECT_TRUE(written_lately(at, 1025));
-  EXPECT_TRUE(written_lately(at + 2047, 1));
-  EXPECT_FALSE(written_lately(at, 1024)) << "bytes before it";
-  EXPECT_FALSE(written_lately(at + 2048, 100)) << "bytes behind it";
-  for (std::size_t i = 1; i < remembered_writes; ++i) note_written(at + 3000, 1);
-  EXPECT_TRUE(written_lately(at + 1024, 1));
-  note_written(at + 3000, 1);
-  EXPECT_FALSE(written_lately(at + 1024, 1)) << "as many others since";
+  int device = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  const auto written = [&](int on) { return is_written(on, at + 1024, 1); };
+  Outputs outputs, others;
+  outputs.add(at + 1024, 1024);
+  others.add(at + 3000, 1);
+  {
+    Written queue(2), other_queue(2);
+    queue.note(outputs);
+    EXPECT_TRUE(written(device));
+    EXPECT_FALSE(written(device + 1));
+    for (int i = 0; i < 1000; ++i) {
+      other_queue.note(others);
+      queue.note_captured(others);
+    }
+    EXPECT_TRUE(written(device)) << "only calls of its own queue show that it has ended";
+    queue.note(others);
+    EXPECT_TRUE(written(device));
+    queue.note(others);
+    EXPECT_FALSE(written(device));
+    queue.note_captured(outputs);
+    EXPECT_TRUE(written(device));
+  }
+  EXPECT_FALSE(written(device)) << "a queue ends after its calls";
 }
 
 }  // namespace

@@ -220,13 +220,63 @@ TEST(Processes, PeekLooksBehindData) {
     EXPECT_EQ(found_by_peek({}, ends), gone);
     EXPECT_EQ(found_by_peek({data}, ends), gone);
     EXPECT_EQ(found_by_peek({summons}, ends), gone);
-    EXPECT_EQ(found_by_peek({{Kind::data, std::string(30'000, 'x')}}, ends), gone);
+    const net::Frame much{Kind::data, std::string(30'000, 'x')};
+    EXPECT_EQ(found_by_peek({much}, ends), gone);
+    EXPECT_EQ(found_by_peek({much, goodbye}, ends), "no timeout");
+    EXPECT_EQ(found_by_peek({much, failure}, ends), "rank 1 fell over");
     EXPECT_EQ(found_by_peek({goodbye}, ends), "no timeout");
     EXPECT_EQ(found_by_peek({data, goodbye}, ends), "no timeout");
     EXPECT_EQ(found_by_peek({failure}, ends), "rank 1 fell over");
     EXPECT_EQ(found_by_peek({data, failure, goodbye}, ends), "rank 1 fell over");
     EXPECT_EQ(found_by_peek({summons, failure}, ends), "rank 1 fell over");
   }
+}
+
+/// Neither data nor a reason fit into what the kernel holds for a process that reads nothing.
+TEST(Processes, PeekFindsALongReasonBehindMuchData) {
+  const int port = free_port();
+  auto first = std::async(std::launch::async, [port] { return connect(process(0, 2, port), 10e6); });
+  auto [connection, reply] = test::join_as({"127.0.0.1", port + 1}, net::job_token(), 1, 2);
+  connection.receive(0, net::deadline_in(10e6));
+  const auto processes = first.get();
+  const std::string data(8'000'000, 'x'), reason(60'000, 'y');
+  auto sent = std::async(std::launch::async, [&connection = connection, &data, &reason] {
+    connection.send(net::Kind::data, data, net::deadline_in(20e6));
+    connection.send(net::Kind::failure, reason, net::deadline_in(20e6));
+  });
+  std::string found = "no timeout";
+  for (int i = 0; i < 1000 && found == "no timeout"; ++i, std::this_thread::sleep_for(milliseconds(10)))
+    found = timeout_of([&] { processes->peek(); });
+  sent.get();
+  EXPECT_EQ(found, reason);
+  auto gathered = std::async(std::launch::async, [&] { return processes->all_gather("", 20e6).at(1); });
+  connection.receive(2 * data.size(), net::deadline_in(20e6));
+  EXPECT_EQ(gathered.get(), data) << "peek() leaves data to the calls";
+}
+
+/// A call may end with a part of the next message read.
+TEST(Processes, PeekGoesOnWithinAMessage) {
+  const int port = free_port();
+  auto first = std::async(std::launch::async, [port] { return connect(process(0, 3, port), 10e6); });
+  auto one = test::join_as({"127.0.0.1", port + 1}, net::job_token(), 1, 3).connection;
+  auto two = test::join_as({"127.0.0.1", port + 1}, net::job_token(), 2, 3).connection;
+  for (net::Connection* each : {&one, &two}) each->receive(0, net::deadline_in(10e6));
+  const auto processes = first.get();
+  auto barrier = std::async(std::launch::async, [&] { processes->barrier(10e6); });
+  const std::string frame = net::header_of(net::Kind::failure, 16) + "rank 1 fell over";
+  const auto send_part = [&](std::size_t begin, std::size_t end) {
+    ASSERT_EQ(::send(one.fd(), frame.data() + begin, end - begin, 0), static_cast<ssize_t>(end - begin));
+  };
+  one.send(net::Kind::data, {}, net::deadline_in(10e6));
+  send_part(0, 20);
+  std::this_thread::sleep_for(milliseconds(100));
+  two.send(net::Kind::data, {}, net::deadline_in(10e6));
+  barrier.get();
+  EXPECT_NO_THROW(processes->peek());
+  send_part(20, frame.size());
+  std::this_thread::sleep_for(milliseconds(50));
+  EXPECT_EQ(timeout_of([&] { processes->peek(); }), "rank 1 fell over");
+  EXPECT_EQ(timeout_of([&] { processes->watch(); }), "rank 1 fell over");
 }
 
 TEST(Processes, PeekRefusesMalformedMessages) {
@@ -286,6 +336,20 @@ TEST(Processes, AnExitSaysGoodbyeOrItsStatus) {
               ::wait(nullptr);
             }),
             "no timeout");
+}
+
+/// While processes join each other, an exit tells nothing: the others see that the connection ends.
+TEST(Processes, AnExitWhileOthersJoinIsAnEndOfTheConnection) {
+  const int port = free_port();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    std::thread joining([port] { timeout_of([port] { connect(process(0, 3, port), 20e6); }); });
+    std::this_thread::sleep_for(milliseconds(1000));
+    std::exit(3);
+  }
+  auto one = test::join_as({"127.0.0.1", port + 1}, net::job_token(), 1, 3).connection;
+  EXPECT_THROW(one.receive(1000, net::deadline_in(20e6)), net::Lost);
+  ::waitpid(child, nullptr, 0);
 }
 
 /// A process leaves its world, and waits for the others, which still work by themselves.

@@ -131,6 +131,49 @@ TEST(Watcher, DoesNotLookDuringACall) {
   EXPECT_EQ(of_calls, 20'000 + looks);
 }
 
+TEST(Watcher, LooksDuringAPause) {
+  std::atomic<int> looks = 0;
+  int of_calls = 0;  // ThreadSanitizer checks that the end of a pause waits for a look
+  Watcher watcher;
+  watcher.start(1ms, {.look = [&] { ++of_calls, ++looks; }, .fail = [](const std::exception_ptr&) {}});
+  Watcher::Hold hold(watcher);
+  for (int i = 0; i < 20; ++i) {
+    const int before = looks;
+    {
+      const Watcher::Pause pause(hold);
+      while (looks == before) std::this_thread::sleep_for(1ms);
+    }
+    EXPECT_EQ(of_calls, looks);
+  }
+  const int before = looks;
+  std::this_thread::sleep_for(20ms);
+  EXPECT_EQ(looks, before);
+  const Watcher::Hold other(watcher);
+  const Watcher::Pause pause(hold);
+  std::this_thread::sleep_for(20ms);
+  EXPECT_EQ(looks, before) << "it lifts one hold of two";
+}
+
+/// As a launch that the driver blocks until communicators are aborted.
+TEST(Watcher, AFailureEndsWorkThatBlocksDuringAPause) {
+  std::atomic<bool> aborted = false;
+  bool failed = false;
+  Watcher watcher;
+  watcher.start(1ms, {.look = [] { throw Timeout("rank 1 is gone"); },
+                      .fail =
+                          [&](const std::exception_ptr&) {
+                            aborted = true;
+                            std::this_thread::sleep_for(50ms);
+                            failed = true;
+                          }});
+  Watcher::Hold hold(watcher);
+  {
+    const Watcher::Pause pause(hold);
+    while (!aborted) std::this_thread::sleep_for(1ms);
+  }
+  EXPECT_TRUE(failed);
+}
+
 TEST(Watcher, SeveralThreadsMayHold) {
   std::atomic<int> looks = 0, held = 0;
   Watcher watcher;

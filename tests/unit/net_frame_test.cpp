@@ -106,6 +106,81 @@ TEST(Connection, WhoTakesNothingMakesASendLate) {
   EXPECT_THROW(ends.here.send(Kind::data, std::string(64 * mib, 'x'), deadline_in(0.05e6)), Late);
 }
 
+TEST(Connection, FramesOfSeveralThreadsDoNotMix) {
+  Ends ends;
+  constexpr int frames = 40;
+  const auto send_all = [&](char letter) {
+    try {
+      for (int i = 0; i < frames; ++i)
+        ends.there.send(Kind::data, std::string(mib, letter), deadline_in(20e6));
+    } catch (const NetError& error) {
+      ADD_FAILURE() << error.what();
+    }
+  };
+  std::thread a(send_all, 'a'), b(send_all, 'b');
+  int whole = 0;
+  try {
+    for (int i = 0; i < 2 * frames; ++i) {
+      const std::string payload = ends.here.receive(mib, deadline_in(20e6)).payload;
+      if (payload == std::string(mib, payload.front())) ++whole;
+    }
+  } catch (const NetError& error) {
+    ADD_FAILURE() << error.what();
+  }
+  EXPECT_EQ(whole, 2 * frames);
+  a.join();
+  b.join();
+}
+
+TEST(Connection, NothingFollowsAFrameThatWasCutShort) {
+  Ends ends;
+  EXPECT_THROW(ends.there.send(Kind::data, std::string(64 * mib, 'x'), deadline_in(0.05e6)), Late);
+  std::thread reading([&] { EXPECT_THROW(ends.here.receive(64 * mib, deadline_in(0.5e6)), Late); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_THROW(ends.there.send(Kind::goodbye, {}, deadline_in(0.1e6)), Lost);
+  reading.join();
+}
+
+TEST(Connection, ReadsAheadWithoutTakingAnything) {
+  Ends ends;
+  ends.there.send(Kind::data, "one", deadline_in(1e6));
+  ends.there.send(Kind::failure, "two", deadline_in(1e6));
+  const std::string part = header_of(Kind::summons, 5) + "th";
+  ASSERT_EQ(::send(ends.there.fd(), part.data(), part.size(), 0), static_cast<ssize_t>(part.size()));
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_EQ(ends.here.arrived().size(), 2u);
+    EXPECT_EQ(ends.here.next_kind(), Kind::data);
+  }
+  EXPECT_TRUE(ends.here.holds_frame());
+  EXPECT_THROW(ends.here.try_receive(2), Broken) << "the bound is that of the call";
+  EXPECT_EQ(ends.here.try_receive(3)->payload, "one");
+  EXPECT_EQ(ends.here.try_receive(3)->payload, "two");
+  EXPECT_EQ(ends.here.next_kind(), Kind::summons) << "its header has arrived";
+  EXPECT_THROW(ends.here.try_receive(3), Broken);
+  EXPECT_FALSE(ends.here.try_receive(5));
+  ASSERT_EQ(::send(ends.there.fd(), "ree", 3, 0), 3);
+  ends.there = {};
+  ASSERT_EQ(ends.here.arrived().size(), 1u);
+  EXPECT_TRUE(ends.here.ended());
+  EXPECT_EQ(ends.here.try_receive(5)->payload, "three");
+  for (int i = 0; i < 2; ++i) EXPECT_THROW(ends.here.try_receive(5), Lost);
+}
+
+TEST(Connection, ReadsAheadWithinABound) {
+  Ends ends;
+  std::thread sending([&] {
+    try {
+      for (int i = 0; i < 80; ++i) ends.there.send(Kind::data, std::string(mib, 'x'), deadline_in(0.5e6));
+      ADD_FAILURE() << "all were read";
+    } catch (const Late&) {
+    }
+  });
+  for (int i = 0; i < 100; ++i, std::this_thread::sleep_for(std::chrono::milliseconds(10)))
+    EXPECT_LE(ends.here.arrived().size() * mib, Connection::most_held + mib);
+  sending.join();
+  EXPECT_FALSE(ends.here.ended());
+}
+
 TEST(Connection, WhoHangsUpIsLost) {
   Ends ends;
   ends.there = {};

@@ -37,16 +37,29 @@ ncclComm_t communicator(const Context& context, std::int32_t communicator, const
   return context.world.communicator(comm_key(context.plan, communicator, resources)).of(context.rank);
 }
 
+/// Held by an operation of a communicator. The watcher does not abort the communicator meanwhile, as NCCL
+/// would free what the operation uses. Throws if the world has failed: the communicator may be aborted
+/// already.
+class Operation {
+ public:
+  explicit Operation(CudaWorld& world) : hold_(world.watcher()) { world.health().require(); }
+
+ private:
+  const Watcher::Hold hold_;
+};
+
 class NcclCollective final : public Command {
  public:
   NcclCollective(const Context& context, const Collective& step)
-      : kind_(step.kind),
+      : world_(context.world),
+        kind_(step.kind),
         comm_(communicator(context, step.communicator, step.resources)),
         send_(contiguous(context, step.send)),
         recv_(contiguous(context, step.recv)),
         type_(nccl_type(dtype_of(context, step.send))) {}
 
   void enqueue(cudaStream_t stream, const Shifts& shifts) override {
+    const Operation operation(world_);
     void *const send = send_.data.in(shifts), *const recv = recv_.data.in(shifts);
     switch (kind_) {
       case CollectiveKind::allreduce:
@@ -61,6 +74,7 @@ class NcclCollective final : public Command {
   }
 
  private:
+  CudaWorld& world_;
   CollectiveKind kind_;
   ncclComm_t comm_;
   Span1d send_, recv_;
@@ -74,10 +88,16 @@ class NcclMessages final : public Command {
     int peer = 0;  ///< rank in the communicator
     Span1d at;
   };
-  NcclMessages(ncclComm_t comm, DType type, std::vector<Message> sends, std::vector<Message> receives)
-      : comm_(comm), type_(nccl_type(type)), sends_(std::move(sends)), receives_(std::move(receives)) {}
+  NcclMessages(CudaWorld& world, ncclComm_t comm, DType type, std::vector<Message> sends,
+               std::vector<Message> receives)
+      : world_(world),
+        comm_(comm),
+        type_(nccl_type(type)),
+        sends_(std::move(sends)),
+        receives_(std::move(receives)) {}
 
   void enqueue(cudaStream_t stream, const Shifts& shifts) override {
+    const Operation operation(world_);
     check(nccl().ncclGroupStart(), "ncclGroupStart");
     for (const Message& m : sends_)
       check(nccl().ncclSend(m.at.data.in(shifts), m.at.count, type_, m.peer, comm_, stream), "ncclSend");
@@ -87,6 +107,7 @@ class NcclMessages final : public Command {
   }
 
  private:
+  CudaWorld& world_;
   ncclComm_t comm_;
   ncclDataType_t type_;
   std::vector<Message> sends_, receives_;
@@ -164,7 +185,7 @@ CommKey comm_key(const Plan& plan, std::int32_t communicator, const Resources& r
 std::unique_ptr<Command> make_command(const Context& context, const Collective& step) {
   if (step.kind != CollectiveKind::alltoall) return std::make_unique<NcclCollective>(context, step);
   return std::make_unique<NcclMessages>(
-      communicator(context, step.communicator, step.resources), dtype_of(context, step.send),
+      context.world, communicator(context, step.communicator, step.resources), dtype_of(context, step.send),
       parts(context, step.send, step.send_rows), parts(context, step.recv, step.recv_rows));
 }
 
@@ -192,9 +213,9 @@ std::unique_ptr<Command> make_command(const Context& context, const Exchange& st
   };
   const auto& any = step.sends.empty() ? step.receives : step.sends;
   if (any.empty()) return nullptr;
-  return std::make_unique<NcclMessages>(communicator(context, step.communicator, step.resources),
-                                        dtype_of(context, any.front().slice), messages(step.sends),
-                                        messages(step.receives));
+  return std::make_unique<NcclMessages>(
+      context.world, communicator(context, step.communicator, step.resources),
+      dtype_of(context, any.front().slice), messages(step.sends), messages(step.receives));
 }
 
 std::unique_ptr<Command> make_command(const Context& context, const Copy& step) {

@@ -20,7 +20,9 @@ struct Addresses {
 class SkinnyGemmCommand final : public Command {
  public:
   SkinnyGemmCommand(const SkinnyProblem& problem, const SkinnyLaunch& launch, const Addresses& at)
-      : problem_(problem), launch_(launch), at_(at) {}
+      : problem_(problem), launch_(launch), at_(at) {
+    check(cudaGetDevice(&device_), "cudaGetDevice");
+  }
 
   void enqueue(cudaStream_t stream, const Shifts& shifts) override {
     const SkinnyOperands operands{at_.a.in(shifts), at_.b.in(shifts), at_.c.in(shifts)};
@@ -30,7 +32,7 @@ class SkinnyGemmCommand final : public Command {
             "set the operands of a GEMM of few rows");
       set_ = operands;
     }
-    check(launch_skinny(launch_, !written_lately(operands.b, weight_bytes()), stream),
+    check(launch_skinny(launch_, !is_written(device_, operands.b, weight_bytes()), stream),
           "launch a GEMM of few rows");
   }
 
@@ -43,6 +45,7 @@ class SkinnyGemmCommand final : public Command {
   SkinnyLaunch launch_;
   Addresses at_;
   SkinnyOperands set_{};
+  int device_ = 0;
 };
 
 struct Found {

@@ -3,53 +3,59 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <array>
-#include <cstdint>
-#include <map>
 #include <mutex>
+#include <vector>
 
 #include "cuda/raii/check.hpp"
 
 namespace shingle::cuda {
 namespace {
 
-struct Range {
-  std::uintptr_t begin = 0, end = 0;
-
-  bool meets(const Range& other) const { return begin < other.end && other.begin < end; }
+struct Registry {
+  std::mutex mutex;
+  std::vector<const Written*> all;  // few: one for each rank of a context or executable
 };
 
-Range range_of(const void* begin, std::size_t bytes) {
-  const auto first = reinterpret_cast<std::uintptr_t>(begin);
-  return {first, first + bytes};
+/// Never destroyed, because contexts may outlast static destructors.
+Registry& registry() {
+  static Registry* const made = new Registry;
+  return *made;
 }
 
-struct Recent {
-  std::array<Range, remembered_writes> ranges{};
-  std::size_t next = 0;
-};
-
-std::mutex lock;
-std::map<int, Recent> by_device;  // guarded by lock
-
-Recent& recent() {
+int current_device() {
   int device = 0;
   check(cudaGetDevice(&device), "cudaGetDevice");
-  return by_device[device];
+  return device;
 }
 
 }  // namespace
 
-void note_written(const void* begin, std::size_t bytes) {
-  const std::lock_guard guard(lock);
-  Recent& at = recent();
-  at.ranges[at.next++ % at.ranges.size()] = range_of(begin, bytes);
+Written::Written(std::size_t in_flight) : device_(current_device()), in_flight_(in_flight) {
+  const std::lock_guard lock(registry().mutex);
+  registry().all.push_back(this);
 }
 
-bool written_lately(const void* begin, std::size_t bytes) {
-  const std::lock_guard guard(lock);
-  const Range asked = range_of(begin, bytes);
-  return std::ranges::any_of(recent().ranges, [&](const Range& one) { return one.meets(asked); });
+Written::~Written() {
+  const std::lock_guard lock(registry().mutex);
+  std::erase(registry().all, this);
+}
+
+void Written::note(const Outputs& outputs) {
+  const std::lock_guard lock(registry().mutex);
+  in_flight_.add(outputs);
+}
+
+void Written::note_captured(const Outputs& outputs) {
+  const std::lock_guard lock(registry().mutex);
+  captured_.add(outputs);
+}
+
+bool is_written(int device, const void* first, std::size_t bytes) {
+  const AddressRange asked(first, bytes);
+  const std::lock_guard lock(registry().mutex);
+  return std::ranges::any_of(registry().all, [&](const Written* one) {
+    return one->device_ == device && (one->in_flight_.meet(asked) || one->captured_.meet(asked));
+  });
 }
 
 }  // namespace shingle::cuda

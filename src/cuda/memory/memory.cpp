@@ -233,12 +233,12 @@ Memory::Staged Memory::staged(int rank) const {
   return staged;
 }
 
-std::vector<std::pair<const void*, std::size_t>> Memory::written(int rank) const {
-  std::vector<std::pair<const void*, std::size_t>> outputs;
+Outputs Memory::written(int rank) const {
+  Outputs outputs;
   const Rank& own = at_hand(rank);
   for (const auto& [buffer, user] : own.bound)
     if (const Buffer& planned = plan_.buffers[static_cast<std::size_t>(buffer)]; !is_input(planned.role))
-      outputs.emplace_back(own.buffers.at(buffer), static_cast<std::size_t>(planned.bytes(rank)));
+      outputs.add(own.buffers.at(buffer), static_cast<std::size_t>(planned.bytes(rank)));
   return outputs;
 }
 

@@ -14,6 +14,7 @@
 #include "cuda/peer/mapping.hpp"
 #include "cuda/raii/memory.hpp"
 #include "cuda/runtime/local_rank.hpp"
+#include "outputs.hpp"
 #include "shingle/backend/backend.hpp"
 #include "shingle/plan/plan.hpp"
 
@@ -78,7 +79,7 @@ class Memory {
   };
   Staged staged(int rank) const;
   /// The memory that an epoch of a rank writes as its outputs, with its bytes.
-  std::vector<std::pair<const void*, std::size_t>> written(int rank) const;
+  Outputs written(int rank) const;
 
   /// First byte of a buffer in an epoch of this parity. Throws Unsupported if the rank's memory is neither
   /// local nor mapped, InvalidArgument if the buffer is not bound.

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "backend/remote.hpp"
-#include "cuda/commands/written.hpp"
 #include "cuda/raii/capture_mode.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/device_guard.hpp"
@@ -62,7 +61,6 @@ struct CallExecutable::Matrices {
   /// Copies of matrices that kernels cannot access as they are, and the moves to and from them.
   Memory::Staged staged{};
   std::vector<void*> copies{};
-  std::vector<std::pair<void*, std::size_t>> written{};  ///< outputs, with their bytes
 };
 
 /// What a local rank launches of a call: its graph, or commands on these matrices.
@@ -154,7 +152,7 @@ RunReport CallExecutable::run(const RunOptions&) {
 
 void CallExecutable::enqueue(const CallTag& tag, std::span<const CallMatrix> matrices,
                              std::span<void* const> streams) {
-  const Watcher::Hold hold(world_.watcher());
+  Watcher::Hold hold(world_.watcher());
   const RelaxedCapture relaxed;  // to look at events of earlier calls
   arena_->monitor().require_working();
   if (!streams.empty()) require_one_each(world_.local(), streams);
@@ -181,13 +179,18 @@ void CallExecutable::enqueue(const CallTag& tag, std::span<const CallMatrix> mat
       Rank& rank = *ranks_[index];
       const DeviceGuard guard(rank.calls.local.device());
       const cudaStream_t stream = stream_of(index);
+      const Outputs outputs = outputs_of(rank, matrices);
       if (capturing) {
+        rank.calls.queue.written().note_captured(outputs);
         enqueue(index, tag, ready[index].matrices, stream);
         continue;
       }
       RankQueue& queue = rank.calls.queue;
       rank.calls.recent[queue.backlog().added() % rank.calls.recent.size()] = memory_;
-      queue.add(stream, launches_of(rank), [&] {
+      // The driver blocks a launch while work of the user fills its queue. If that work waits in NCCL for a
+      // peer that is gone, only the watcher ends it.
+      const Watcher::Pause pause(hold);
+      queue.add(stream, launches_of(rank), outputs, [&] {
         if (ready[index].graph != nullptr)
           ready[index].graph->launch(stream);
         else
@@ -198,6 +201,19 @@ void CallExecutable::enqueue(const CallTag& tag, std::span<const CallMatrix> mat
   } catch (...) {
     world_.fail_and_throw(std::current_exception());
   }
+}
+
+/// The outputs of a call on a rank. Copies of outputs do not count: a move empties them after the call's
+/// kernels, and later kernels start after the move.
+Outputs CallExecutable::outputs_of(const Rank& rank, std::span<const CallMatrix> matrices) const {
+  Outputs outputs;
+  const int number = rank.calls.local.rank();
+  for (const auto& [owner, role, memory] : matrices)
+    if (const std::int32_t buffer = buffers_[static_cast<std::size_t>(role)];
+        owner == number && buffer >= 0 && !is_input(role))
+      outputs.add(memory.data,
+                  static_cast<std::size_t>(plan_.buffers[static_cast<std::size_t>(buffer)].bytes(number)));
+  return outputs;
 }
 
 /// Number of launches of a call, with its begin and its end.
@@ -311,9 +327,6 @@ CallExecutable::Matrices CallExecutable::fit(const Rank& rank, std::span<const C
       else
         fitted.staged.outputs.push_back({memory.data, pitch, used, row, row, rows});
     }
-    if (!is_input(role))
-      fitted.written.emplace_back(
-          used, static_cast<std::size_t>(plan_.buffers[static_cast<std::size_t>(buffer)].bytes(number)));
     const std::int64_t shift = memory_->shift(number, buffer, used);
     fitted.shifts.of[static_cast<std::size_t>(role)] = shift;
     if (is_reached(buffer)) fitted.offsets += mixed(static_cast<std::uint64_t>(shift), role);
@@ -338,7 +351,6 @@ void CallExecutable::enqueue(std::size_t index, const CallTag& tag, const Matric
                   hook({rank.calls.local.rank(), launch.stream, launch.first, words.epoch, on});
                 if (command != nullptr) command->enqueue(on, fitted.shifts);
               });
-  for (const auto& [begin, bytes] : fitted.written) note_written(begin, bytes);
   move(fitted.staged.outputs, stream);
   for (void* const copy : fitted.copies) MemoryPool::release(copy, stream);
   if (!tells_) return;

@@ -62,6 +62,7 @@ class CallExecutable final : public Executable {
   void make(Rank& rank);
   bool must_copy(const Rank& rank, const CallMatrix& matrix) const;
   Matrices fit(const Rank& rank, std::span<const CallMatrix> matrices, cudaStream_t stream) const;
+  Outputs outputs_of(const Rank& rank, std::span<const CallMatrix> matrices) const;
   static std::size_t launches_of(const Rank& rank);
   void make_room(Rank& rank);
   const Graph* graph_of(std::size_t index, const CallTag& tag, std::span<const CallMatrix> matrices);

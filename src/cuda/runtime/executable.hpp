@@ -23,6 +23,8 @@ class CudaExecutable final : public Executable {
   }
   RunReport run(const RunOptions& options) override;
   void prepare(double timeout_us) override;
+  /// Holds the watcher even while the driver blocks a launch: a failure destroys the graphs that this
+  /// launches.
   void enqueue(std::span<void* const> streams) override {
     const Watcher::Hold hold(world_.watcher());
     runner_->enqueue(streams);

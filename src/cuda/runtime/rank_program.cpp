@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "cuda/commands/written.hpp"
 #include "cuda/kernels/flagged.hpp"
 #include "cuda/kernels/skinny.hpp"
 #include "cuda/kernels/sync.hpp"
@@ -92,13 +91,12 @@ void RankProgram::enqueue_lanes(cudaStream_t stream, int parity, Issue&& issue) 
           on_step_({local_.rank(), launch.stream, launch.first, epoch_word_.get<const std::uint32_t>(), on});
         if (command != nullptr) issue(*command, on, launch.stream, launch.first);
       });
-  for (const auto& [begin, bytes] : binding_->written) note_written(begin, bytes);
   move(binding_->staged.outputs, stream);
 }
 
 template <class Enqueue>
 void RankProgram::enqueue_epoch(cudaStream_t stream, Enqueue&& enqueue) {
-  queue_.add(stream, launches(),
+  queue_.add(stream, launches(), binding_->written,
              [&] { enqueue(static_cast<int>(epoch_++ % static_cast<std::uint64_t>(parities_))); });
 }
 
@@ -128,6 +126,7 @@ void RankProgram::replay(cudaStream_t stream) {
 
 void RankProgram::lend(cudaStream_t stream) {
   binding_->lent = true;
+  queue_.written().note_captured(binding_->written);
   enqueue_lanes(stream, 0, [](Command& command, cudaStream_t on, int, int) { command.enqueue(on, {}); });
 }
 

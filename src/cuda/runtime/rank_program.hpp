@@ -69,10 +69,10 @@ class RankProgram {
     TableMemory table_memory{};
     std::vector<Scratch> workspaces{};  ///< by lane
     Memory::Staged staged{};
-    std::vector<std::pair<const void*, std::size_t>> written{};  ///< outputs, with their bytes
-    std::vector<Commands> programs{};                            ///< by parity
-    std::vector<Graph> graphs{};                                 ///< by parity; empty: not captured yet
-    bool lent = false;                                           ///< a user's graph holds addresses of it
+    Outputs written{};
+    std::vector<Commands> programs{};  ///< by parity
+    std::vector<Graph> graphs{};       ///< by parity; empty: not captured yet
+    bool lent = false;                 ///< a user's graph holds addresses of it
     std::int64_t bytes() const;
   };
   struct Traced {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "backlog.hpp"
+#include "cuda/commands/written.hpp"
 #include "cuda/raii/stream.hpp"
 
 namespace shingle::cuda {
@@ -14,7 +15,7 @@ class RankQueue {
  public:
   /// Bounds the epochs in flight, and their launches.
   explicit RankQueue(std::size_t epochs, std::size_t most_launches = ~std::size_t{0})
-      : backlog_(epochs, most_launches) {
+      : backlog_(epochs, most_launches), written_(epochs) {
     reserve(1);
   }
 
@@ -32,10 +33,12 @@ class RankQueue {
     return lane == 0 ? stream : streams_[lane].get();
   }
 
-  /// Enqueues one epoch of `launches` launches by enqueue(), after earlier epochs.
+  /// Enqueues one epoch of `launches` launches by enqueue(), after earlier epochs. The backlog must have
+  /// room.
   template <class Enqueue>
-  void add(cudaStream_t stream, std::size_t launches, Enqueue&& enqueue) {
+  void add(cudaStream_t stream, std::size_t launches, const Outputs& outputs, Enqueue&& enqueue) {
     follow(stream);
+    written_.note(outputs);
     try {
       enqueue();
     } catch (...) {
@@ -65,6 +68,7 @@ class RankQueue {
 
   Backlog& backlog() { return backlog_; }
   const Backlog& backlog() const { return backlog_; }
+  Written& written() { return written_; }
   /// True if the device has finished everything that was enqueued, including an epoch that failed halfway.
   bool idle() const {
     return backlog_.empty() &&
@@ -83,6 +87,7 @@ class RankQueue {
   Event begun_;
   std::vector<Event> ended_;  // by lane
   Backlog backlog_;
+  Written written_;                     // as many calls as the backlog
   unsigned long long last_stream_ = 0;  // id of the last epoch's stream
 };
 

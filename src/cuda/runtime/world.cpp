@@ -68,6 +68,12 @@ DeviceBuffer allocate_on(int device, int rank, std::size_t bytes, std::shared_pt
           bytes};
 }
 
+/// Logs a failure, for threads that nobody would catch an exception of. Calls report the failure too.
+void warn(int rank, const char* what, const Health& health) noexcept try {
+  log_line(LogLevel::warning, fmt::format("rank {}{}: {}", rank, what, health.reason()));
+} catch (...) {  // no memory
+}
+
 }  // namespace
 
 CudaWorld::CudaWorld(Parts parts, std::span<ncclComm* const> adopted) : parts_(std::move(parts)) {
@@ -140,10 +146,9 @@ void CudaWorld::start_watcher() {
     }
     look();
   };
-  const auto fail_alone = [this, rank = own.rank()](std::exception_ptr error) {
+  const auto fail_alone = [this, rank = own.rank()](std::exception_ptr error) noexcept {
     fail(std::move(error));
-    log_line(LogLevel::warning,
-             fmt::format("rank {}: communicators are aborted: {}", rank, health_->reason()));
+    warn(rank, ": communicators are aborted", *health_);
   };
   watcher_.start(interval, {.look = look_on_own_device, .fail = fail_alone});
 }
@@ -316,9 +321,8 @@ void CudaWorld::fail(std::exception_ptr error) noexcept {
   try {
     processes().tell(health_->reason());
     bound_exit(exit_patience);
-    late.emplace(usual, [reason = health_->reason(), rank = parts_.local.front().rank()] {
-      log_line(LogLevel::warning,
-               fmt::format("rank {} releases its devices after a failure: {}", rank, reason));
+    late.emplace(usual, [health = health_, rank = parts_.local.front().rank()] {
+      warn(rank, " releases its devices after a failure", *health);
     });
   } catch (...) {  // no memory, or no thread: the other processes find out by themselves
   }

@@ -110,7 +110,8 @@ class CudaWorld final : public World {
   std::set<CommKey>& exchanging() { return exchanging_; }
 
   /// Looks for failures while the program waits by itself. Every call that uses communicators, processes or
-  /// residents holds it: such calls look for failures themselves.
+  /// residents holds it: such calls look for failures themselves. Launches of a call lift it
+  /// (Watcher::Pause), and operations of communicators among them hold it again.
   Watcher& watcher() { return watcher_; }
 
   Health& health() { return *health_; }
