@@ -117,7 +117,10 @@ def _raise(code: int, stderr: str) -> NoReturn:
 
 def version() -> str:
     """Returns the program's version, such as "0.1.0"."""
-    return _call("--version").stdout.split()[1]
+    done = _call("--version")
+    if done.returncode != 0:
+        _raise(done.returncode, done.stderr)
+    return done.stdout.split()[1]
 
 
 def info(**flags: Flag) -> dict[str, Any]:

@@ -207,6 +207,41 @@ def backward_bf16():
     check_ops(torch.bfloat16, (7, 257, 1024), backward=True)
 
 
+def scatter_gradients():
+    """Backward of all_gather_gemm, also in a graph and beside calls of the context: the bits of separate ops."""
+    import torch
+    import torch.distributed as dist
+    from shingle import torch as st
+    from shingle.torch.choices import LIBRARY, PREDICTED
+    from shingle.torch.warming import forced
+
+    dtype, group, ops = torch.bfloat16, dist.group.WORLD.group_name, torch.ops.shingle
+    for rows in (7, 1024):
+        ws = [integers(N, K, dtype=dtype), integers(INNER, K, dtype=dtype)]
+        grads = [integers(rows * dist.get_world_size(), w.shape[0], dtype=dtype) for w in ws]
+        x = integers(rows, K, dtype=dtype)
+
+        def step(x=x, ws=ws, grads=grads):
+            before = st.gemm_reduce_scatter(grads[0], ws[0].t())
+            dx, dws = ops.scatter_gradients(grads, x, ws, group)
+            return [before, dx, *dws, st.gemm_all_reduce(grads[0], dws[0].t())]
+
+        with forced(PREDICTED):
+            outs, graph = step(), torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                captured = step()
+        for _ in range(3):
+            graph.replay()
+        with forced(LIBRARY):
+            gathered = ops.all_gather(x, group)
+            expected = [st.gemm_reduce_scatter(torch.cat(grads, 1), torch.cat(ws).t())]
+            expected += [grad.t() @ gathered for grad in grads]
+        for got in (outs, captured):
+            assert all(torch.equal(g, e) for g, e in zip(got[1:4], expected, strict=True)), f"{rows} rows"
+        torch.cuda.synchronize()
+        graph.reset()
+
+
 def strides():
     """Rows with gaps, a transposed weight and a matrix that begins at an odd address."""
     import torch
@@ -468,8 +503,9 @@ def warmup():
 
 CASES = {
     case.__name__: case
-    for case in (forward_bf16, forward_f16, forward_f32, backward_bf16, strides, side_stream, two_groups, cuda_graph, repeated,
-                 patched_symm_mem, patched_fp8, compiled, warmup, compiled_with_graphs)
+    for case in (forward_bf16, forward_f16, forward_f32, backward_bf16, scatter_gradients, strides, side_stream,
+                 two_groups, cuda_graph, repeated, patched_symm_mem, patched_fp8, compiled, warmup,
+                 compiled_with_graphs)
 }  # fmt: skip
 
 

@@ -56,6 +56,15 @@ def test_an_ended_program_is_a_defect(monkeypatch, tmp_path):
         shingle.info()
 
 
+def test_a_program_that_does_not_start_is_named(monkeypatch, tmp_path):
+    program = tmp_path / "shingle"
+    program.write_text("#!/bin/sh\necho 'shingle: error while loading shared libraries: libfmt.so.9' >&2\nexit 127\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(_program, "path", lambda: program)
+    with pytest.raises(shingle.Unsupported, match="libfmt.so.9"):
+        shingle.__version__
+
+
 def test_the_command_becomes_the_program():
     command = [sys.executable, "-c", "from shingle._program import main; main()", "--version"]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.startswith("shingle ")

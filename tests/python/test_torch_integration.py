@@ -31,10 +31,12 @@ def arguments(name, requires_grad):
         "gemm_all_to_all": (x, w, group, splits),
         "mlp": (x, tensor(2 * N, K), tensor(K, N), group, "swiglu"),
         "replicated_gemm": (x, w, group),
+        "scatter_gradients": ([torch.randn(4, N), torch.randn(4, N)], torch.randn(4 // ranks, K),
+                              [torch.randn(N, K), torch.randn(K, N).t()], group),
         "all_gather": (tensor(4, K).detach(), group, None),
         "reduce_scatter": (tensor(4, K).detach(), group),
         "all_to_all": (tensor(4, K).detach(), group, splits),
-    }[name]
+    }[name]  # fmt: skip
 
 
 def opcheck_case(name, requires_grad):
@@ -44,7 +46,7 @@ def opcheck_case(name, requires_grad):
 @pytest.mark.parametrize(
     "name",
     ["gemm_reduce_scatter", "gemm_all_reduce", "gemm_all_reduce_norm", "all_gather_gemm", "all_to_all_gemm",
-     "gemm_all_to_all", "replicated_gemm", "mlp", "all_gather", "reduce_scatter", "all_to_all"],
+     "gemm_all_to_all", "replicated_gemm", "mlp", "scatter_gradients", "all_gather", "reduce_scatter", "all_to_all"],
 )  # fmt: skip
 def test_opcheck(name):
     on_ranks(2, opcheck_case, name, False)

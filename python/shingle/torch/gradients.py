@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from ..errors import Unsupported
 from . import sequential, shapes
 from .groups import find_group
-from .sequential import weight_gradient
+from .sequential import joined, weight_gradient
 
 ops = torch.ops.shingle
 
@@ -112,6 +112,9 @@ def all_gather_gemm(ctx, d_gathered, d_outs):
     kept, *ws = ctx.saved_tensors
     d_outs = [kept.new_zeros(ctx.rows, w.shape[0]) if d is None else d for d, w in zip(d_outs, ws)]
     dx, dws = None, [None] * len(ws)
+    if wanted(ctx, 0) and any(ctx.needs_input_grad[1]) and not ctx.keeps:
+        dx, dws = ops.scatter_gradients(d_outs, kept, ws, ctx.group)
+        return result(ctx, dx, [dw if need else None for dw, need in zip(dws, ctx.needs_input_grad[1])])
     if wanted(ctx, 0):
         dx = ops.gemm_reduce_scatter(joined(d_outs, 1), joined(ws, 0).t(), ctx.group)
         if ctx.keeps and d_gathered is not None:
@@ -121,10 +124,6 @@ def all_gather_gemm(ctx, d_gathered, d_outs):
         needs = ctx.needs_input_grad[1]
         dws = [weight_gradient(d, gathered, w) if need else None for d, w, need in zip(d_outs, ws, needs)]
     return result(ctx, dx, dws)
-
-
-def joined(tensors, dim):
-    return tensors[0] if len(tensors) == 1 else torch.cat(tensors, dim)
 
 
 def setup_all_to_all(ctx, inputs, output):

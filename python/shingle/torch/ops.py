@@ -81,6 +81,12 @@ define(
     cuda=overlapped.gather_gradients, cpu=sequential.gather_gradients,
 )  # fmt: skip
 
+define(
+    "scatter_gradients",
+    "(Tensor[] grads, Tensor x, Tensor[] ws, str group) -> (Tensor, Tensor[])",
+    cuda=overlapped.scatter_gradients, cpu=sequential.scatter_gradients,
+)  # fmt: skip
+
 for name, schema, setup in (
     (
         "gemm_reduce_scatter",

@@ -49,11 +49,21 @@ def all_gather_gemm(x, ws, group, rows=None, return_gathered=False):
     return x.new_empty(rows if return_gathered else 0, x.shape[1]), [x.new_empty(rows, w.shape[0]) for w in ws]
 
 
+def like_weight(w):
+    return w.new_empty(w.shape) if w.stride(-1) == 1 else w.new_empty(*reversed(w.shape)).t()
+
+
 def gather_gradients(grad, x, w, group, bias):
     shapes.check_gemm(x, w)
     all_gather(grad, group, x.shape[0])
-    dw = w.new_empty(w.shape) if w.stride(-1) == 1 else w.new_empty(*reversed(w.shape)).t()
-    return x.new_empty(x.shape), dw, grad.new_empty(grad.shape[1] if bias else 0)
+    return x.new_empty(x.shape), like_weight(w), grad.new_empty(grad.shape[1] if bias else 0)
+
+
+def scatter_gradients(grads, x, ws, group):
+    for i, (grad, w) in enumerate(zip(grads, ws)):
+        shapes.check_gemm(grad, w.t(), f"ws[{i}].t()")
+    all_gather(x, group, grads[0].shape[0])
+    return x.new_empty(x.shape), [like_weight(w) for w in ws]
 
 
 def replicated_gemm(x, w, group):

@@ -236,6 +236,22 @@ def gather_gradients(grad, x, w, group, bias):
     return dx, *others
 
 
+def scatter_gradients(grads, x, ws, group):
+    outputs.scatter_gradients(grads, x, ws, group)
+    return sequential.scatter_gradients(grads, x, ws, group, scatter_gemm)
+
+
+def scatter_gemm(grad, w, x, group, read):
+    """sequential.scatter_gemm on any device: GPUs take no mechanism for this product.
+
+    Kernels of a mechanism may hold all SMs while they wait for peers, and so must not run beside NCCL's gather. After
+    them the gather would be exposed. mm does not wait for peers.
+    """
+    if grad.is_cuda:
+        counts["sequential.gemm+reducescatter"] += 1
+    return sequential.scatter_gemm(grad, w, x, group, read)
+
+
 def replicated_gemm(x, w, group):
     outputs.replicated_gemm(x, w, group)
     return sequential.replicated_gemm(x, w, group)

@@ -25,25 +25,26 @@ def rms_norm(x, weight, eps):
     return F.rms_norm(x.to(wide), weight.shape, weight.to(wide), eps).to(x.dtype)
 
 
-def all_gather(x, rows, group):
-    """[own rows, k] of every rank to [rows, k]."""
+def all_gather(x, rows, group, async_op=False):
+    """[own rows, k] of every rank to [rows, k]. async_op: also returns c10d's Work; wait() before the rows are used."""
     shard = shapes.shard_rows(rows, group)
     if x.shape[0] < shard:  # padding comes after all rows, because only the last ranks have fewer
         x = F.pad(x, (0, 0, 0, shard - x.shape[0]))
     gathered = x.new_empty(shard * group.size, x.shape[1])
-    dist.all_gather_into_tensor(gathered, x.contiguous(), group=group.process_group)
-    return gathered[:rows]
+    work = dist.all_gather_into_tensor(gathered, x.contiguous(), group=group.process_group, async_op=async_op)
+    return (gathered[:rows], work) if async_op else gathered[:rows]
 
 
-def reduce_scatter(x, group):
-    """The sum of [rows, n] over the ranks; each keeps its own rows."""
+def reduce_scatter(x, group, async_op=False):
+    """The sum of [rows, n] over the ranks; each keeps its own rows. async_op: as of all_gather."""
     rows = x.shape[0]
     shard = shapes.shard_rows(rows, group)
     if rows < shard * group.size:
         x = F.pad(x, (0, 0, 0, shard * group.size - rows))
     out = x.new_empty(shard, x.shape[1])
-    dist.reduce_scatter_tensor(out, x.contiguous(), group=group.process_group)
-    return out[: shapes.own_rows(rows, group)]
+    work = dist.reduce_scatter_tensor(out, x.contiguous(), group=group.process_group, async_op=async_op)
+    out = out[: shapes.own_rows(rows, group)]
+    return (out, work) if async_op else out
 
 
 def all_to_all(x, table, group):
@@ -88,6 +89,33 @@ def gradients_of_weight(grad, x, w, bias):
 def gather_gradients(grad, x, w, group, bias):
     gathered = all_gather(grad, x.shape[0], find_group(group))
     return gathered @ w, *gradients_of_weight(gathered, x, w, bias)
+
+
+def scatter_gemm(grad, w, x, group, read):
+    """gemm_reduce_scatter(grad, w), and read(gathered x), which multiplies these rows. Eager.
+
+    As in Megatron, the product overlaps the all-gather, and `read` overlaps the reduce-scatter.
+    """
+    gathered, gathering = all_gather(x, grad.shape[0], group, async_op=True)
+    dx, scattering = reduce_scatter(grad @ w.t(), group, async_op=True)
+    gathering.wait()
+    read(gathered)
+    scattering.wait()
+    return dx
+
+
+def scatter_gradients(grads, x, ws, group, kernel=scatter_gemm):
+    """Gradients of x and ws of all_gather_gemm(x, ws). kernel: scatter_gemm of `sequential` or `overlapped`."""
+    dws = []
+
+    def read(gathered):
+        dws.extend(weight_gradient(grad, gathered, w) for grad, w in zip(grads, ws))
+
+    return kernel(joined(grads, 1), joined(ws, 0).t(), x, find_group(group), read), dws
+
+
+def joined(tensors, dim):
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors, dim)
 
 
 def replicated_gemm(x, w, group):

@@ -107,6 +107,9 @@ class ParallelLinear(torch.autograd.Function):
         elif ctx.kind == "reduce":
             dx = grad @ weight if wants_x else None
             add(grad, x)
+        elif ctx.kind == "gather" and wants_x and wants_weight:
+            group = find_group(ctx.group)
+            dx = overlapped.scatter_gemm(grad, weight.t(), x, group, lambda rows: add(grad, rows))
         elif ctx.kind == "gather":
             dx = ops.gemm_reduce_scatter(grad, weight.t(), ctx.group) if wants_x else None
             add(grad, ops.all_gather(x, ctx.group, ctx.rows) if wants_weight else x)
