@@ -47,20 +47,22 @@ def test_a_missing_program_is_named(monkeypatch, tmp_path):
         shingle.info()
 
 
-def test_an_ended_program_is_a_defect(monkeypatch, tmp_path):
+def replace_program(monkeypatch, tmp_path, script):
     program = tmp_path / "shingle"
-    program.write_text("#!/bin/sh\nkill -SEGV $$\n")
+    program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
     monkeypatch.setattr(_program, "path", lambda: program)
+
+
+def test_an_ended_program_is_a_defect(monkeypatch, tmp_path):
+    replace_program(monkeypatch, tmp_path, "kill -SEGV $$")
     with pytest.raises(shingle.InternalError, match="signal 11"):
         shingle.info()
 
 
 def test_a_program_that_does_not_start_is_named(monkeypatch, tmp_path):
-    program = tmp_path / "shingle"
-    program.write_text("#!/bin/sh\necho 'shingle: error while loading shared libraries: libfmt.so.9' >&2\nexit 127\n")
-    program.chmod(0o755)
-    monkeypatch.setattr(_program, "path", lambda: program)
+    error = "shingle: error while loading shared libraries: libfmt.so.9"
+    replace_program(monkeypatch, tmp_path, f"echo '{error}' >&2\nexit 127")
     with pytest.raises(shingle.Unsupported, match="libfmt.so.9"):
         shingle.__version__
 

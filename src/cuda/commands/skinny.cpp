@@ -54,6 +54,10 @@ struct Found {
   Addresses at;
 };
 
+bool can_send(const Found& found) {
+  return found.problem.m <= most_sent_rows;
+}
+
 /// The kernel for a step, if there is one.
 std::optional<Found> find(const Context& context, const Gemm& step) {
   const auto& buffer = [&](const Slice& slice) -> const Buffer& {
@@ -92,13 +96,13 @@ std::optional<Found> find(const Context& context, const Gemm& step) {
 
 bool sends_product(const Context& context, const Gemm& step) {
   const std::optional<Found> found = find(context, step);
-  return found && found->problem.m <= most_sent_rows;
+  return found && can_send(*found);
 }
 
 std::unique_ptr<Command> make_skinny_gemm(const Context& context, const Gemm& step) {
   std::optional<Found> found = find(context, step);
   if (!found) return nullptr;
-  if (context.launch.sends_until > 0 && found->problem.m <= most_sent_rows)
+  if (context.launch.sends_until > 0 && can_send(*found))
     found->launch.params.sends = product_sends(context, step);
   return std::make_unique<SkinnyGemmCommand>(found->problem, found->launch, found->at);
 }

@@ -20,8 +20,8 @@ namespace shingle::cuda {
 inline constexpr int skinny_columns = 64;     ///< of op(B) in a tile
 inline constexpr int skinny_block = 64;       ///< of K: a row of a load, 128 bytes
 inline constexpr int skinny_step_blocks = 2;  ///< in a step along K
-/// Rows of C that the kernel can send. For more, a delivery behind it is faster: it begins to send when all
-/// SMs are free to, and its polls do not meet the product's loads.
+/// Rows of C that the kernel can send. It ends only when its stores to peers have arrived, so for more rows
+/// the delivery behind it sends them faster.
 inline constexpr int most_sent_rows = 32;
 
 /// All matrices are row-major, and leading dimensions are in elements.

@@ -130,7 +130,7 @@ struct Delivery {
   }
 
   __device__ void clear(const FlaggedExtent& last_extent) const {
-    auto* const last = reinterpret_cast<uint4*>(copy_of(args.flagged, args.flagged.rank, turn + 2));
+    auto* const last = reinterpret_cast<uint4*>(copy_of(args.flagged, args.flagged.rank, turn + copies - 1));
     const uint4 empty{flag, flag, flag, flag};
     const std::uint32_t hole = last_extent.hole_end - last_extent.hole;
     for (std::uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < last_extent.used - hole;

@@ -18,9 +18,10 @@ __device__ __forceinline__ uint4 without_flags(uint4 v) {
   return v;
 }
 
+inline constexpr std::uint32_t copies = 3;  ///< that turns take one after another
+
 /// Begin of a rank's copy of a turn.
 __device__ __forceinline__ char* copy_of(const FlaggedPlace& flagged, int rank, std::uint32_t turn) {
-  constexpr std::uint32_t copies = 3;
   return flagged.copies[rank] + turn % copies * flagged.copy_bytes;
 }
 
