@@ -1,10 +1,9 @@
 #include "at_exit.hpp"
 
+#include <pthread.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cstdlib>
-#include <memory>
 #include <mutex>
 #include <set>
 #include <utility>
@@ -13,29 +12,30 @@ namespace shingle {
 namespace {
 
 struct Registry {
-  const pid_t process = ::getpid();
   std::mutex mutex;
   std::set<const AtExit*> all;
 };
 
-/// The registry of this process. It is never destroyed, because objects may outlast static destructors.
-///
-/// A forked child gets one of its own. If another thread of the parent held the lock at the fork, no thread
-/// of the child would ever release it.
+/// It is never destroyed, because objects may outlast static destructors.
 Registry& registry() {
-  static constinit std::atomic<Registry*> current{nullptr};
-  Registry* found = current;
-  while (found == nullptr || found->process != ::getpid()) {
-    auto made = std::make_unique<Registry>();
-    if (current.compare_exchange_strong(found, made.get())) return *made.release();
-  }
-  return *found;
+  static Registry* const one = new Registry;
+  return *one;
+}
+
+/// Lets a fork wait for the lock: no thread of a child would release one that another thread of its parent
+/// held. The child has none of its parent's objects.
+void prepare_for_forks() {
+  ::pthread_atfork([] { registry().mutex.lock(); }, [] { registry().mutex.unlock(); },
+                   [] {
+                     registry().all.clear();
+                     registry().mutex.unlock();
+                   });
 }
 
 }  // namespace
 
 AtExit::AtExit(std::function<void(int status)> act) : act_(std::move(act)), process_(::getpid()) {
-  static const int registered = ::on_exit(act_all, nullptr);
+  static const int registered = (prepare_for_forks(), ::on_exit(act_all, nullptr));
   static_cast<void>(registered);
   const std::lock_guard lock(registry().mutex);
   registry().all.insert(this);

@@ -8,8 +8,8 @@
 namespace shingle {
 
 /// Calls `act` with the exit status if the process exits while this object exists: by exit() or by returning
-/// from main(), not by _exit() or a signal, nor in a forked child. `act` must neither throw nor make or
-/// destroy an AtExit.
+/// from main(), not by _exit() or a signal, nor in a forked child. `act` must neither throw nor fork, nor
+/// make or destroy an AtExit. A fork waits for `act` to return if it has begun.
 class AtExit {
  public:
   explicit AtExit(std::function<void(int status)> act);

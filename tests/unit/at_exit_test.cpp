@@ -63,7 +63,7 @@ TEST(AtExit, AForkedChildExitsWhateverAnotherThreadOfItsParentDid) {
     while (!done) const AtExit one([](int) {});
   });
   bool exits = true;
-  for (int i = 0; i < 100 && exits; ++i) {
+  for (int i = 0; i < 20 && exits; ++i) {
     exits = status_of_child([] {
               const AtExit own([](int status) { ::_exit(status + 1); });
               std::exit(3);
