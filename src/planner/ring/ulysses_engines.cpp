@@ -4,6 +4,9 @@
 // them, and results straight to the columns of their owner. So no pass packs or unpacks, and no worker moves
 // rows. Items and their order are those of ulysses.cpp. The keys and values of a group come ahead of its
 // items, and each result leaves while the next item is computed.
+//
+// Two lanes compute items in turn. Workers that an item leaves idle at its end begin the next one: a block of
+// queries over all keys takes up to some hundred us, so idle ends would cost more than what is hidden.
 #include <fmt/format.h>
 
 #include <set>
@@ -21,6 +24,7 @@ struct Places {
   std::int32_t returned;                             ///< buffer; or the output
   std::int32_t begun;                                ///< counter
   std::int32_t kv_arrived;                           ///< counter, by group and source
+  std::int32_t kept;                                 ///< counter, by group: the own keys and values are there
   std::int32_t q_arrived, computed, result_arrived;  ///< counters, by item
 };
 
@@ -39,6 +43,7 @@ Places make_places(RingBuilder& build, const Cut& cut, std::int64_t items) {
   }
   s.begun = build.counter_of_begins();
   s.kv_arrived = build.counter("kv_arrived", cut.groups * p.world, CounterKind::set);
+  s.kept = build.counter("kept", cut.groups);
   s.q_arrived = build.counter("q_arrived", items, CounterKind::set);
   s.computed = build.counter("computed", items);
   s.result_arrived = build.counter("result_arrived", items, CounterKind::set);
@@ -56,6 +61,7 @@ class EngineSide {
         items_(items),
         rank_(rank),
         own_rows_(build.problem().a_rows(rank)) {
+    lanes_[1] = {build.lane(rank, LaneKind::compute, "compute 1")};
     for (std::int32_t e = 0; e < build.params().engines; ++e)
       engines_.push_back({build.lane(rank, LaneKind::copy, fmt::format("engine {}", e)), {}});
   }
@@ -75,9 +81,9 @@ class EngineSide {
       send_queries(t + 2);
       compute(t);
       send_result(t);
-      if (t >= 2) finish_result(t - 2);  // its owner has sent it beside the item before this one
+      if (t >= 3) finish_result(t - 3);  // sent two items ago
     }
-    for (std::int64_t t = larger(count - 2, 0); t < count; ++t) finish_result(t);
+    for (std::int64_t t = larger(count - 3, 0); t < count; ++t) finish_result(t);
   }
 
  private:
@@ -85,6 +91,12 @@ class EngineSide {
   struct Engine {
     std::int32_t lane;
     std::set<int> begun;
+  };
+
+  /// A compute lane, and the groups whose keys and values it has awaited.
+  struct Computing {
+    std::int32_t lane = compute_lane;
+    std::int64_t groups = 0;
   };
 
   const Item& at(std::int64_t t) const { return items_[static_cast<std::size_t>(t)]; }
@@ -176,6 +188,7 @@ class EngineSide {
          tokens(places_.keys, rank_, group, cut_.kv, first, own_rows_));
     copy(heads(build_.values, rank_, rank_, group, cut_.kv, 0, own_rows_),
          tokens(places_.values, rank_, group, cut_.kv, first, own_rows_));
+    build_.notify(rank_, compute_lane, places_.kept, group);
   }
 
   void compute(std::int64_t t) {
@@ -183,11 +196,13 @@ class EngineSide {
     const int shard = cut_.behind(rank_, item.behind);
     const std::int64_t rows = cut_.rows(shard, item.piece), m = build_.problem().m;
     if (rows == 0) return;
-    if (item.group >= groups_here_) {
-      groups_here_ = item.group + 1;
+    Computing& on = lanes_[t % 2];
+    if (item.group >= on.groups) {
+      on.groups = item.group + 1;
       for (int source = 0; source < build_.world(); ++source)
         if (source != rank_ && build_.problem().a_rows(source) > 0)
-          build_.await(rank_, compute_lane, places_.kv_arrived, item.group * build_.world() + source);
+          build_.await(rank_, on.lane, places_.kv_arrived, item.group * build_.world() + source);
+      if (on.lane != compute_lane && own_rows_ > 0) build_.await(rank_, on.lane, places_.kept, item.group);
     }
     const Slice keys = tokens(places_.keys, rank_, item.group, cut_.kv, 0, m),
                 values = tokens(places_.values, rank_, item.group, cut_.kv, 0, m);
@@ -196,14 +211,13 @@ class EngineSide {
       const auto own = [&](std::int32_t buffer) {
         return heads(buffer, rank_, rank_, item.group, cut_.q, cut_.begin(item.piece), rows);
       };
-      return build_.step(rank_, compute_lane,
-                         build_.attend(first, own(build_.a), keys, values, own(build_.out)));
+      return build_.step(rank_, on.lane, build_.attend(first, own(build_.a), keys, values, own(build_.out)));
     }
-    build_.await(rank_, compute_lane, places_.q_arrived, t);
-    build_.step(rank_, compute_lane,
+    build_.await(rank_, on.lane, places_.q_arrived, t);
+    build_.step(rank_, on.lane,
                 build_.attend(first, tokens(places_.queries, rank_, item.group, cut_.q, first, rows), keys,
                               values, tokens(places_.attended, rank_, item.group, cut_.q, first, rows)));
-    build_.notify(rank_, compute_lane, places_.computed, t);
+    build_.notify(rank_, on.lane, places_.computed, t);
   }
 
   /// Awaits a result for own queries, and stores it if its sender could not.
@@ -227,8 +241,8 @@ class EngineSide {
   int rank_;
   std::int64_t own_rows_;
   std::vector<Engine> engines_;
-  std::size_t turn_ = 0;          ///< of the engines of inputs
-  std::int64_t groups_here_ = 0;  ///< groups whose keys and values the compute lane has awaited
+  Computing lanes_[2];
+  std::size_t turn_ = 0;  ///< of the engines of inputs
 };
 
 }  // namespace
