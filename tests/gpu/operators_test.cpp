@@ -216,6 +216,8 @@ Problem draw_attention(Dice& dice, int world) {
 
 Params draw_attention_params(Dice& dice, const Problem& problem) {
   if (chance(dice, 30)) return SequentialParams{};
+  if (problem.traits().multiplies() && problem.world > 1 && chance(dice, 30))
+    return FusedParams{.stage_fp32 = chance(dice, 30), .unregistered = chance(dice, 30)};
   RingParams params;
   params.slices = static_cast<std::int32_t>(dice.size(1, 5));
   params.row_parallel = problem.traits().multiplies() && chance(dice, 40);

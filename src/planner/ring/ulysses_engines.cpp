@@ -11,6 +11,7 @@
 
 #include <set>
 
+#include "planner/common/handshake.hpp"
 #include "ring.hpp"
 #include "ulysses_cut.hpp"
 
@@ -22,7 +23,6 @@ namespace {
 struct Places {
   std::int32_t keys, values, queries, attended;
   std::int32_t returned;                             ///< buffer; or the output
-  std::int32_t begun;                                ///< counter
   std::int32_t kv_arrived;                           ///< counter, by group and source
   std::int32_t kept;                                 ///< counter, by group: the own keys and values are there
   std::int32_t q_arrived, computed, result_arrived;  ///< counters, by item
@@ -41,7 +41,6 @@ Places make_places(RingBuilder& build, const Cut& cut, std::int64_t items) {
     for (int r = 0; r < p.world; ++r) own.push_back(p.a_rows(r));
     s.returned = build.buffer("returned", std::move(own), p.k);
   }
-  s.begun = build.counter_of_begins();
   s.kv_arrived = build.counter("kv_arrived", cut.groups * p.world, CounterKind::set);
   s.kept = build.counter("kept", cut.groups);
   s.q_arrived = build.counter("q_arrived", items, CounterKind::set);
@@ -58,6 +57,7 @@ class EngineSide {
       : build_(build),
         cut_(cut),
         places_(places),
+        handshake_(handshake),
         items_(items),
         rank_(rank),
         own_rows_(build.problem().a_rows(rank)) {
@@ -68,9 +68,6 @@ class EngineSide {
 
   void plan() {
     const auto count = static_cast<std::int64_t>(items_.size());
-    for (int peer = 0; peer < build_.world(); ++peer)
-      if (peer != rank_ && (own_rows_ > 0 || build_.problem().a_rows(peer) > 0))
-        build_.notify_peer(rank_, compute_lane, places_.begun, peer, rank_);
     send_keys_and_values(0);
     for (std::int64_t t = 0; t < 2; ++t) send_queries(t);
     for (std::int64_t t = 0; t < count; ++t) {
@@ -122,7 +119,7 @@ class EngineSide {
   }
   void begin_batch(Engine& on, int peer) {
     if (!on.begun.empty()) build_.ring_doorbell(rank_, on.lane);
-    if (on.begun.insert(peer).second) build_.await(rank_, on.lane, places_.begun, peer);
+    if (on.begun.insert(peer).second) handshake_.await(build_, rank_, on.lane, peer);
   }
 
   void send_keys_and_values(std::int64_t group) {
@@ -237,6 +234,7 @@ class EngineSide {
   RingBuilder& build_;
   const Cut& cut_;
   const Places& places_;
+  const Handshake& handshake_;
   const std::vector<Item>& items_;
   int rank_;
   std::int64_t own_rows_;
@@ -251,7 +249,8 @@ void ulysses_by_engines(RingBuilder& build) {
   const Cut cut(build);
   const std::vector<Item> items = cut.items();
   const Places places = make_places(build, cut, static_cast<std::int64_t>(items.size()));
-  for (int r = 0; r < build.world(); ++r) EngineSide(build, cut, places, items, r).plan();
+  const Handshake handshake(build);
+  for (int r = 0; r < build.world(); ++r) EngineSide(build, cut, places, handshake, items, r).plan();
 }
 
 }  // namespace shingle::planner
