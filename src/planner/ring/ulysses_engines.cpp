@@ -52,8 +52,8 @@ Places make_places(RingBuilder& build, const Cut& cut, std::int64_t items) {
 /// The plan of one rank.
 class EngineSide {
  public:
-  EngineSide(RingBuilder& build, const Cut& cut, const Places& places, const std::vector<Item>& items,
-             int rank)
+  EngineSide(RingBuilder& build, const Cut& cut, const Places& places, const Handshake& handshake,
+             const std::vector<Item>& items, int rank)
       : build_(build),
         cut_(cut),
         places_(places),
