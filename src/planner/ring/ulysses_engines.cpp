@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <set>
+#include <utility>
 
 #include "planner/common/handshake.hpp"
 #include "ring.hpp"
@@ -61,7 +62,7 @@ class EngineSide {
         items_(items),
         rank_(rank),
         own_rows_(build.problem().a_rows(rank)) {
-    lanes_[1] = {build.lane(rank, LaneKind::compute, "compute 1")};
+    lanes_[1].lane = build.lane(rank, LaneKind::compute, "compute 1");
     for (std::int32_t e = 0; e < build.params().engines; ++e)
       engines_.push_back({build.lane(rank, LaneKind::copy, fmt::format("engine {}", e)), {}});
   }
@@ -90,10 +91,10 @@ class EngineSide {
     std::set<int> begun;
   };
 
-  /// A compute lane, and the groups whose keys and values it has awaited.
+  /// A compute lane, and the groups and sources whose keys and values it has awaited.
   struct Computing {
     std::int32_t lane = compute_lane;
-    std::int64_t groups = 0;
+    std::set<std::pair<std::int64_t, int>> here{};
   };
 
   const Item& at(std::int64_t t) const { return items_[static_cast<std::size_t>(t)]; }
@@ -188,22 +189,28 @@ class EngineSide {
     build_.notify(rank_, compute_lane, places_.kept, group);
   }
 
+  /// Of the tokens that some queries see.
+  void await_keys_and_values(Computing& on, std::int64_t group, const TokenRange& seen) {
+    for (int source = 0; source < build_.world(); ++source) {
+      const std::int64_t first = first_token(source), end = first + build_.problem().a_rows(source);
+      if (end <= seen.first || seen.end <= first || !on.here.emplace(group, source).second) continue;
+      if (source != rank_)
+        build_.await(rank_, on.lane, places_.kv_arrived, group * build_.world() + source);
+      else if (on.lane != compute_lane)
+        build_.await(rank_, on.lane, places_.kept, group);
+    }
+  }
+
   void compute(std::int64_t t) {
     const Item& item = at(t);
     const int shard = cut_.behind(rank_, item.behind);
     const std::int64_t rows = cut_.rows(shard, item.piece), m = build_.problem().m;
     if (rows == 0) return;
     Computing& on = lanes_[t % 2];
-    if (item.group >= on.groups) {
-      on.groups = item.group + 1;
-      for (int source = 0; source < build_.world(); ++source)
-        if (source != rank_ && build_.problem().a_rows(source) > 0)
-          build_.await(rank_, on.lane, places_.kv_arrived, item.group * build_.world() + source);
-      if (on.lane != compute_lane && own_rows_ > 0) build_.await(rank_, on.lane, places_.kept, item.group);
-    }
+    const std::int64_t first = first_token(shard, item.piece);
+    await_keys_and_values(on, item.group, build_.problem().seen_by(first, rows));
     const Slice keys = tokens(places_.keys, rank_, item.group, cut_.kv, 0, m),
                 values = tokens(places_.values, rank_, item.group, cut_.kv, 0, m);
-    const std::int64_t first = first_token(shard, item.piece);
     if (item.behind == 0) {
       const auto own = [&](std::int32_t buffer) {
         return heads(buffer, rank_, rank_, item.group, cut_.q, cut_.begin(item.piece), rows);
