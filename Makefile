@@ -8,7 +8,7 @@ PREFIX ?= /usr/local
 ARGS ?= --model models/llama-3-8b.json --tp 2 --tokens 128 --layer-ops --dtype f32 --workers 1 \
   --link 40MB/s,10us --mechanism chunked,fused --timeline
 build := build/$(PRESET)
-install_build := build/install/$(PRESET)
+install_build := build/install-$(PRESET)
 ninja := cmake --build --preset $(PRESET) -j $(JOBS)
 groups := build $(filter test,$(MAKECMDGOALS)) $(filter cuda,$(PRESET)) # groups of packages to install
 # Unity builds compile faster. They serve builds without later edits: CI's, `make run` and `make install`.
@@ -81,7 +81,7 @@ install: packages
 
 wheel:
 	@scripts/setup.sh build wheel $(if $(shell command -v nvcc),$(if $(filter OFF,$(SHINGLE_CUDA)),,cuda))
-	$(call announce,build/install/wheel,360,35 MB)
+	$(call announce,build/install-wheel,360,35 MB)
 	@CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) scripts/make_wheel.sh
 
 format:

@@ -111,7 +111,7 @@ bring_wheels() {
     [[ "$(cat "$folder/stamp" 2>/dev/null)" != "$stamp" ]] || return 0
     echo "setup: fetching $(grep -o '^[a-z0-9-]*==[0-9.]*' "$file" | xargs) into $folder (some seconds, $(sed -n '1s/.*; //p' "$file"))"
     rm -rf "$folder" "$folder.part"
-    # No dependencies: only CUTLASS's headers are needed.
+    # No dependencies: only headers are needed.
     quietly "$python" -m pip install --disable-pip-version-check --root-user-action=ignore --only-binary :all: \
         --no-deps --require-hashes -r "$file" --target "$folder.part" || fail 1 "pip failed, see $log"
     printf '%s\n' "$stamp" >"$folder.part/stamp"

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace shingle {
 namespace {
@@ -39,9 +40,22 @@ void read_tokens(const Inputs& inputs, int rank, Role role, Area area, double* o
   }
 }
 
+/// The queries of some tokens, runs of them together.
+void read_queries(const Inputs& inputs, int rank, std::span<const std::int64_t> tokens, std::int64_t col,
+                  std::int64_t cols, double* out) {
+  for (std::size_t i = 0; i < tokens.size();) {
+    std::size_t end = i + 1;
+    while (end < tokens.size() && tokens[end] == tokens[end - 1] + 1) ++end;
+    const auto rows = static_cast<std::int64_t>(end - i);
+    read_tokens(inputs, rank, Role::a, {tokens[i], rows, col, cols}, out);
+    out += rows * cols;
+    i = end;
+  }
+}
+
 }  // namespace
 
-std::vector<double> attend(const Inputs& inputs, int rank, std::int64_t first, std::int64_t rows) {
+std::vector<double> attend(const Inputs& inputs, int rank, std::span<const std::int64_t> tokens) {
   const Problem& p = inputs.problem();
   const std::int64_t dim = p.attention.head_dim, heads = p.k / dim;
   const std::int64_t sharing = p.attention.heads / p.attention.kv_heads;
@@ -50,25 +64,27 @@ std::vector<double> attend(const Inputs& inputs, int rank, std::int64_t first, s
     return std::vector<double>(static_cast<std::size_t>(count));
   };
   const auto dims = [](std::int64_t size) { return static_cast<int>(size); };
-  std::vector<double> out = doubles(rows * p.k), q = doubles(queries_at_once * dim),
+  const auto all = static_cast<std::int64_t>(tokens.size());
+  std::vector<double> out = doubles(all * p.k), q = doubles(queries_at_once * dim),
                       scores = doubles(queries_at_once * longest);
   std::vector<double> k = doubles(longest * dim), v = doubles(longest * dim);
-  for (std::int64_t row = 0; row < rows;) {
-    const std::int64_t token = first + row;
-    const TokenRange sequence = p.sequence_of(token);
-    const std::int64_t queries = smaller(sequence.end - token, rows - row);
+  for (std::int64_t row = 0; row < all;) {
+    const auto rest = tokens.subspan(static_cast<std::size_t>(row));
+    const TokenRange sequence = p.sequence_of(rest.front());
+    const auto queries = std::ranges::lower_bound(rest, sequence.end) - rest.begin();
     const std::int64_t keys = sequence.end - sequence.first;
     for (std::int64_t head = 0; head < heads; ++head) {
       read_tokens(inputs, rank, Role::keys, {sequence.first, keys, head / sharing * dim, dim}, k.data());
       read_tokens(inputs, rank, Role::values, {sequence.first, keys, head / sharing * dim, dim}, v.data());
       for (std::int64_t query = 0; query < queries; query += queries_at_once) {
         const std::int64_t count = smaller(queries_at_once, queries - query);
-        read_tokens(inputs, rank, Role::a, {token + query, count, head * dim, dim}, q.data());
+        const auto these = rest.subspan(static_cast<std::size_t>(query), static_cast<std::size_t>(count));
+        read_queries(inputs, rank, these, head * dim, dim, q.data());
         cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, dims(count), dims(keys), dims(dim), 1.0,
                     q.data(), dims(dim), k.data(), dims(dim), 0.0, scores.data(), dims(keys));
         for (std::int64_t i = 0; i < count; ++i)
           softmax(scores.data() + i * keys, keys,
-                  p.attention.causal ? token + query + i + 1 - sequence.first : keys,
+                  p.attention.causal ? these[static_cast<std::size_t>(i)] + 1 - sequence.first : keys,
                   1 / std::sqrt(static_cast<double>(dim)));
         cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, dims(count), dims(dim), dims(keys), 1.0,
                     scores.data(), dims(keys), v.data(), dims(dim), 0.0,
@@ -78,6 +94,12 @@ std::vector<double> attend(const Inputs& inputs, int rank, std::int64_t first, s
     row += queries;
   }
   return out;
+}
+
+std::vector<double> attend(const Inputs& inputs, int rank, std::int64_t first, std::int64_t rows) {
+  std::vector<std::int64_t> tokens(static_cast<std::size_t>(rows));
+  std::iota(tokens.begin(), tokens.end(), first);
+  return attend(inputs, rank, tokens);
 }
 
 std::int64_t attend_bytes(const Problem& problem, std::int64_t rows) {

@@ -10,6 +10,7 @@
 #include <random>
 #include <vector>
 
+#include "attention_reference.hpp"
 #include "base/parallel.hpp"
 #include "judge.hpp"
 #include "shingle/base/error.hpp"
@@ -46,8 +47,8 @@ struct Group {
   std::vector<int> terms;                ///< the ranks with the B of each product
   int reader = -1;                       ///< the only rank with this product; -1: any rank that holds the row
   std::vector<std::int64_t> rows{};      ///< global, ascending
-  std::vector<std::vector<double>> a{};  ///< by term: rows × k
-  std::vector<double> x{};               ///< the product, rows × n
+  std::vector<std::vector<double>> a{};  ///< by term: rows × k, attended if the operator attends
+  std::vector<double> x{};               ///< the product, or what is attended, rows × n
   double scale = 0;                      ///< size of the product with random signs
 };
 
@@ -144,6 +145,10 @@ struct RowSample::State {
     parallel_for(parts.size(), [&](std::size_t part) {
       const auto& [group, t] = parts[part];
       std::vector<double>& a = group->a[t];
+      if (p.traits().attends) {
+        a = attend(inputs, group->terms[t], group->rows);
+        return;
+      }
       a.resize(group->rows.size() * static_cast<std::size_t>(p.k));
       double* row = a.data();
       for (const std::int64_t global : group->rows) {
@@ -154,6 +159,15 @@ struct RowSample::State {
     });
   }
 
+  /// Attention without a product: x is what is attended.
+  void take_attended() {
+    for (Group& group : groups) {
+      group.x = std::move(group.a.front());
+      const auto count = static_cast<int>(group.x.size());
+      if (count > 0) group.scale = std::sqrt(cblas_ddot(count, group.x.data(), 1, group.x.data(), 1) / count);
+    }
+  }
+
   /// Computes x of all groups, by blocks of columns, and its scale.
   void multiply() {
     constexpr std::int64_t columns = 256;
@@ -161,7 +175,6 @@ struct RowSample::State {
     const auto blocks = static_cast<std::size_t>(ceil_div(p.n, columns));
     std::mutex mutex;
     for (Group& group : groups) group.x.resize(group.rows.size() * static_cast<std::size_t>(p.n));
-    openblas_set_num_threads(1);  // each thread here calls OpenBLAS itself
     parallel_for(groups.size() * blocks, [&](std::size_t part) {
       Group& group = groups[part / blocks];
       const std::int64_t col = static_cast<std::int64_t>(part % blocks) * columns;
@@ -204,16 +217,17 @@ struct RowSample::State {
 };
 
 bool RowSample::serves(const Problem& problem) {
-  return problem.traits().multiplies() && !problem.traits().chains() && !problem.traits().attends;
+  return problem.traits().products == 1 || problem.traits().attends;
 }
 
 RowSample::RowSample(const Inputs& inputs, std::span<const int> ranks, std::uint64_t seed)
     : state_(new State{inputs, draw_groups(inputs.problem(), ranks, seed), {}}) {
   if (!serves(inputs.problem()))
     throw Unsupported(describe(inputs.problem()) + " has no rows that can be computed one by one");
+  openblas_set_num_threads(1);  // each thread here calls OpenBLAS itself
   state_->place(ranks);
   state_->read_a();
-  state_->multiply();
+  inputs.problem().traits().multiplies() ? state_->multiply() : state_->take_attended();
   for (Group& group : state_->groups) group.a.clear();
 }
 

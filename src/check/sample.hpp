@@ -19,8 +19,8 @@ namespace shingle {
 
 class RowSample {
  public:
-  /// True if there is one product with rows that can be computed one by one. Other operators only have
-  /// check().
+  /// True if there is one product, attention, or both: their rows can be computed one by one. Other operators
+  /// only have check().
   static bool serves(const Problem& problem);
 
   /// Computes the reference of the sampled rows that `ranks` hold, on all cores that this process may use.

@@ -6,6 +6,8 @@
 
 #include <cstdlib>
 #include <map>
+#include <numeric>
+#include <utility>
 
 #include "api/workspace.hpp"
 #include "cuda/runtime/devices.hpp"
@@ -179,6 +181,52 @@ Params draw_low_latency_params(Dice& dice, const Problem& problem) {
   return LowLatencyParams{.hops = everywhere ? static_cast<std::int32_t>(dice.size(1, 2)) : 1};
 }
 
+/// Attention of some sequences, with heads that share K and V or not.
+Problem draw_attention(Dice& dice, int world) {
+  Problem p;
+  p.world = world;
+  p.op = one_of(dice, {Op::attention_reducescatter, Op::ulysses_attention});
+  p.m = chance(dice, 20) ? dice.size(1, 2 * world) : dice.size(1, chance(dice, 30) ? 1500 : 400);
+  p.dtype = one_of(dice, {DType::bf16, DType::f16});
+  Attention& attention = p.attention;
+  attention.kv_heads = world * dice.size(1, 4);
+  attention.heads = attention.kv_heads * dice.size(1, 4);
+  attention.head_dim = one_of(dice, {64, 64, 128, 128, 72, 96, 256});
+  attention.causal = chance(dice, 60);
+  for (std::int64_t left = p.m; chance(dice, 50) && left > 0;) {
+    attention.lengths.push_back(chance(dice, 20) ? left : dice.size(1, left));
+    left -= attention.lengths.back();
+    if (chance(dice, 30) && left >= attention.lengths.back()) {
+      attention.lengths.push_back(attention.lengths.back());  // sequences of one length
+      left -= attention.lengths.back();
+    }
+    if (left > 0 && attention.lengths.size() >= 6) attention.lengths.push_back(std::exchange(left, 0));
+  }
+  p.m = attention.lengths.empty() ? p.m
+                                  : std::accumulate(attention.lengths.begin(), attention.lengths.end(), 0L);
+  p.k = attention.heads * attention.head_dim / (p.traits().exchanges_heads() ? 1 : world);
+  p.n = p.traits().multiplies() ? 8 * dice.size(1, 80) : p.k;
+  if (p.traits().multiplies()) {
+    p.transpose_b = chance(dice, 60);
+    p.epilogue.bias = chance(dice, 30);
+    if (chance(dice, 30)) p.norm = {true, chance(dice, 50)};
+  }
+  return p;
+}
+
+Params draw_attention_params(Dice& dice, const Problem& problem) {
+  if (chance(dice, 30)) return SequentialParams{};
+  if (problem.traits().multiplies() && problem.world > 1 && chance(dice, 30))
+    return FusedParams{.stage_fp32 = chance(dice, 30), .unregistered = chance(dice, 30)};
+  RingParams params;
+  params.slices = static_cast<std::int32_t>(dice.size(1, 5));
+  params.row_parallel = problem.traits().multiplies() && chance(dice, 40);
+  params.engines = problem.world > 1 && chance(dice, 50) ? static_cast<std::int32_t>(dice.size(1, 3)) : 0;
+  params.unregistered = chance(dice, 30);
+  params.comm_workers = one_of(dice, {0, 2, 12});
+  return params;
+}
+
 class Operators : public testing::TestWithParam<int> {
  protected:
   void SetUp() override {
@@ -259,6 +307,10 @@ TEST_P(Operators, RandomProblemsAreRight) {
 TEST_P(Operators, RandomRingProblemsAreRight) {
   if (GetParam() == 1) GTEST_SKIP() << "one rank has no neighbours";
   expect_random(300, draw_ring_problem, draw_ring_params);
+}
+
+TEST_P(Operators, RandomAttentionsAreRight) {
+  expect_random(500, draw_attention, draw_attention_params);
 }
 
 TEST_P(Operators, RandomFusedProblemsAreRight) {

@@ -11,9 +11,9 @@ prefix=$scratch/prefix
 if (($#)); then
     cmake --install "$1" --prefix "$prefix" --strip >"$scratch/install.log"
 else
-    env -u MAKEFLAGS make -C "$source/../.." install PREFIX="$prefix"
+    env -u MAKEFLAGS -u PRESET make -C "$source/../.." install PREFIX="$prefix"
     # Nothing but what is installed is configured: tests and benchmarks would look for their libraries.
-    if grep "GTest\|benchmark_DIR" "$source/../../build/install/host/CMakeCache.txt"; then exit 1; fi
+    if grep "GTest\|benchmark_DIR" "$source/../../build/install-host/CMakeCache.txt"; then exit 1; fi
 fi
 
 cmake -G Ninja -S "$source/consumer" -B "$scratch/consumer" -D CMAKE_BUILD_TYPE=Release -D CMAKE_PREFIX_PATH="$prefix"

@@ -29,7 +29,12 @@ Problem attention(int world, std::int64_t tokens, std::int64_t heads, std::int64
 }
 
 std::vector<Params> forms() {
-  return {SequentialParams{}, RingParams{.slices = 2}, RingParams{.slices = 1, .row_parallel = true}};
+  return {SequentialParams{},
+          RingParams{.slices = 2},
+          RingParams{.slices = 1, .row_parallel = true},
+          RingParams{.engines = 1, .slices = 2},
+          FusedParams{},
+          FusedParams{.stage_fp32 = true}};
 }
 
 void expect_right(const Problem& problem) {

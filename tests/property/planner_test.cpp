@@ -108,8 +108,6 @@ std::optional<std::string> excuse(const Problem& p, const Machine& machine, cons
   if (p.op == Op::alltoall_gemm && mechanism == Mechanism::chunked) return "dispatch";
   // What it gathers is there from the beginning.
   if (p.op == Op::gemm_allgather_gemm && mechanism == Mechanism::ring) return "made rows";
-  // Engines copy to the next rank alone.
-  if (engines && p.traits().exchanges_heads() && p.world > 1) return "to all ranks";
   // Rows go to any rank, not around the ring.
   if (p.traits().routes() && mechanism == Mechanism::ring) return "routed";
   return std::nullopt;

@@ -32,6 +32,8 @@ Problem ulysses(int world, std::int64_t tokens, std::int64_t heads, std::int64_t
 std::vector<Params> forms() {
   std::vector<Params> forms{SequentialParams{}};
   for (const int slices : {0, 1, 2, 5}) forms.push_back(RingParams{.slices = slices});
+  forms.push_back(RingParams{.engines = 1, .slices = 2});
+  forms.push_back(RingParams{.engines = 3, .slices = 5, .unregistered = true});
   return forms;
 }
 
@@ -106,7 +108,11 @@ TEST(Ulysses, IsProvenForAnyRaggedShards) {
     if (const std::int64_t first = draw(0, 40); first > 0 && first < tokens)
       problem.attention.lengths = {first, tokens - first};
     const RingParams ring{.slices = static_cast<std::int32_t>(draw(0, 9))};
-    for (const Plan& plan : {plan_sequential(problem, {}).value(), plan_ring(problem, {}, ring).value()}) {
+    const RingParams engines{.engines = static_cast<std::int32_t>(draw(1, 4)),
+                             .slices = static_cast<std::int32_t>(draw(0, 9)),
+                             .unregistered = draw(0, 1) == 1};
+    for (const Plan& plan : {plan_sequential(problem, {}).value(), plan_ring(problem, {}, ring).value(),
+                             plan_ring(problem, {}, engines).value()}) {
       const Proof proof = verify(plan);
       ASSERT_TRUE(proof.ok) << describe(problem) << "\n"
                             << proof.rule << ": " << proof.failure << "\n"
@@ -121,16 +127,20 @@ TEST(Ulysses, IsProvenForAnyRaggedShards) {
 TEST(Ulysses, SendsEveryElementOnce) {
   for (int world = 1; world <= 6; ++world) {
     const Problem problem = ulysses(world, 23, world * 6, world * 3, 4);
-    const Plan plan = plan_ring(problem, {}).value();
-    for (int rank = 0; rank < world; ++rank) {
-      std::int64_t sent = 0;
-      for (const Lane& lane : plan.ranks[static_cast<std::size_t>(rank)].lanes)
-        for (const Step& step : lane.steps)
-          if (const auto* exchange = std::get_if<Exchange>(&step))
-            for (const auto& message : exchange->sends) sent += message.slice.rows * message.slice.cols;
-      const std::int64_t own = problem.a_rows(rank);
-      EXPECT_EQ(sent, own * (problem.k + 2 * problem.kv_cols()) / world * (world - 1) +
-                          (problem.m - own) * problem.k / world);
+    for (const RingParams& params : {RingParams{}, RingParams{.engines = 2}}) {
+      const Plan plan = plan_ring(problem, {}, params).value();
+      for (int rank = 0; rank < world; ++rank) {
+        std::int64_t sent = 0;
+        for (const Lane& lane : plan.ranks[static_cast<std::size_t>(rank)].lanes)
+          for (const Step& step : lane.steps) {
+            if (const auto* copy = std::get_if<Copy>(&step)) sent += copy->from.rows * copy->from.cols;
+            if (const auto* exchange = std::get_if<Exchange>(&step))
+              for (const auto& message : exchange->sends) sent += message.slice.rows * message.slice.cols;
+          }
+        const std::int64_t own = problem.a_rows(rank);
+        EXPECT_EQ(sent, own * (problem.k + 2 * problem.kv_cols()) / world * (world - 1) +
+                            (problem.m - own) * problem.k / world);
+      }
     }
   }
 }
@@ -265,6 +275,41 @@ TEST(UlyssesWrongPlans, MessagesOrWaitsLeftOut) {
   expect_refused<Exchange>(plan, "", [](Exchange& e) {
     if (e.receives.empty() || e.receives[0].slice.row == 0) return false;
     --e.receives[0].slice.row;
+    return true;
+  });
+}
+
+TEST(UlyssesWrongPlans, CopiesOrWaitsOfEnginesLeftOut) {
+  const RingParams params{.engines = 2, .slices = 4};
+  const Plan plan = plan_ring(ulysses(3, 24, 12, 6, 4, false, {14, 10}), {}, params).value();
+  const auto leave_out = [&](Await& a, std::string_view counter) {
+    if (plan.counters[static_cast<std::size_t>(a.counter.counter)].name != counter) return false;
+    a.target = 0;
+    return true;
+  };
+  // An engine copies in order, so what else is awaited may follow from these.
+  for (const char* const needed : {"kept", "q_arrived", "computed"})
+    expect_refused<Await>(plan, "", [&](Await& a) { return leave_out(a, needed); });
+  for (const char* const counter : {"kv_arrived", "result_arrived", "begun"}) {
+    Plan without = plan;
+    for (Lane& lane : without.ranks[0].lanes)
+      for (Step& step : lane.steps)
+        if (auto* await = std::get_if<Await>(&step)) leave_out(*await, counter);
+    EXPECT_FALSE(verify(without).ok) << counter;
+  }
+  // Heads of another rank or group.
+  expect_refused<Copy>(plan, "", [](Copy& c) {
+    c.from.col = c.from.col == 0 ? c.from.cols : 0;
+    return true;
+  });
+  // Tokens of another rank.
+  expect_refused<Copy>(plan, "", [](Copy& c) {
+    c.to.row += c.to.row == 0 ? 1 : -1;
+    return true;
+  });
+  // Both lanes attend to keys and values that the first one brings.
+  expect_refused<Elementwise>(plan, "", [](Elementwise& e) {
+    std::swap(e.from.front().slice.buffer, e.to.slice.buffer);
     return true;
   });
 }

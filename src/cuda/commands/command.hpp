@@ -68,6 +68,7 @@ struct Context {
 void require_served(const Plan& plan, const Step& step);
 void require_served(const Plan& plan, const Elementwise& step);
 void require_served(const Plan& plan, const Exchange& step);
+void require_served(const Plan& plan, const Attend& step);
 
 /// The command of a step; null if there is nothing to do.
 std::unique_ptr<Command> make_command(const Context& context, const Gemm& step);
@@ -78,6 +79,7 @@ std::unique_ptr<Command> make_command(const Context& context, const Exchange& st
 std::unique_ptr<Command> make_command(const Context& context, const Copy& step);
 std::unique_ptr<Command> make_command(const Context& context, const Broadcast& step);
 std::unique_ptr<Command> make_command(const Context& context, const Swap& step);
+std::unique_ptr<Command> make_command(const Context& context, const Attend& step);
 /// Adjacent passes of a lane that are merged into one (lower/launch_rules.hpp), group by group. The rows of
 /// all passes move as soon as their group has arrived, so no pass waits for the last group of another.
 std::unique_ptr<Command> make_command(const Context& context, const std::vector<Elementwise>& steps);

@@ -262,8 +262,8 @@ void require_served(const Plan& plan, const Step& step) {
   if (const auto* exchange = std::get_if<Exchange>(&step)) require_served(plan, *exchange);
   if (pass != nullptr && pass->queue >= 0 && row_wise(*pass))
     throw Unsupported("CUDA: row-wise passes (RMSNorm, SwiGLU) cannot share a work queue between lanes");
-  if (std::holds_alternative<Attend>(step))
-    throw Unsupported(fmt::format("CUDA: step '{}' is not supported", name(step)));
+  const auto* attend = std::get_if<Attend>(&step);
+  if (attend != nullptr && attend->grid.tiles() > 0) require_served(plan, *attend);
 }
 
 std::unique_ptr<Command> make_command(const Context& context, const Gemm& step) {

@@ -105,6 +105,32 @@ void LibraryCache::prepare(const BlasHandle& handle, const LibraryProblem& probl
   prepared_.emplace_back(p, std::move(product));
 }
 
+/// An attention that is in use; null if there is none.
+std::shared_ptr<Attention> LibraryCache::made(const AttentionProblem& problem) const {
+  for (const auto& [known, attention] : attentions_)
+    if (known == problem)
+      if (auto found = attention.lock()) return found;
+  return nullptr;
+}
+
+std::shared_ptr<Attention> LibraryCache::get(const AttentionProblem& problem) {
+  if (auto found = made(problem)) return found;
+  if (!dnn_) dnn_ = std::make_unique<DnnHandle>();
+  std::erase_if(attentions_, [](const auto& one) { return one.second.expired(); });
+  auto attention = std::make_shared<Attention>(*dnn_, problem);
+  attentions_.emplace_back(problem, attention);
+  return attention;
+}
+
+std::shared_ptr<Attention> LibraryCache::for_call(const AttentionProblem& problem,
+                                                  const std::function<void()>& settle) {
+  if (auto found = made(problem)) return found;
+  settle();
+  auto attention = get(problem);
+  attention->load();
+  return attention;
+}
+
 /// What decides which kernel cuBLASLt runs. The number of rows does not, given the algorithm.
 LibraryCache::Kernel LibraryCache::kernel_of(LibraryProblem problem, const LibraryGemm& product) {
   if (problem.transpose_a) problem.lda = 0;

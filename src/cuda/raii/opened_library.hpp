@@ -14,6 +14,8 @@ class OpenedLibrary {
 
   /// Throws Unsupported if the library lacks the function.
   void* function(const char* name) const;
+  /// The loader's, for libraries that look functions up themselves.
+  void* handle() const noexcept { return handle_; }
 
  private:
   std::string soname_;

@@ -28,7 +28,7 @@ namespace {
 
 std::optional<Reason> unserved_by_fused(const Problem& p, const Machine& machine, const FusedParams& params) {
   if (auto reason = planner::nothing_to_overlap(p)) return *reason;
-  if (p.traits().attends) return Reason{"fused does not plan attention: use ring"};
+  if (p.traits().exchanges_heads()) return Reason{"fused does not plan ulysses-attention: use ring"};
   if (!machine.peer_memory && p.world > 1)
     return Reason{
         "fused stores to other ranks' memory, which is not accessible here: use sequential, chunked, ring or "
@@ -181,7 +181,7 @@ FusedParams choose(const Problem& p, const Machine& machine, const FusedParams& 
 /// True if the last tiles of a reduce-scatter's product should all be the rank's own. No data is then in
 /// flight when the product ends. All earlier tiles leave the rank, and the links must keep up with them.
 bool ends_with_own(const Problem& p, const Machine& machine, const FusedParams& chosen) {
-  return p.op == Op::gemm_reducescatter && chosen.comm_order == CommOrder::ring &&
+  return p.traits().scatters() && !p.traits().shards_a() && chosen.comm_order == CommOrder::ring &&
          !wire_bound(machine, product_of(p, machine, chosen), 1);
 }
 
@@ -205,6 +205,7 @@ Result<Plan> plan_fused(const Problem& problem, const Machine& host, const Fused
   switch (problem.op) {
     case Op::gemm_allreduce:
     case Op::gemm_reducescatter:
+    case Op::attention_reducescatter:
       planner::fuse_reduction(build, machine, ends_with_own(problem, machine, build.params()));
       break;
     case Op::allgather_gemm:

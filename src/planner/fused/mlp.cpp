@@ -30,7 +30,7 @@ void fuse_mlp(FusedBuilder& build, const Machine& machine) {
     // A rank has begun if its rows have arrived. Ranks without rows are awaited here.
     for (int peer = 0; peer < p.world; ++peer)
       if (peer != r && first.rows_of(peer) == 0) handshake.await(build, r, compute_lane, peer);
-    sums.multiply(r, &product);
+    sums.multiply(r, product);
     sums.sum(r);
   }
 }

@@ -134,14 +134,14 @@ int ShardSums::first(int rank) const {
   return build_.params().comm_order == CommOrder::same ? 0 : (rank + 1) % build_.world();
 }
 
-void ShardSums::multiply(int rank, const Slice* a) const {
+void ShardSums::multiply(int rank, const Slice& a) const {
   const int world = build_.world();
   const bool by_shards = tiles_.shards == world;
   const RowMap rows =
       by_shards ? tiles_.rows() : RowMap{world, shard_, shard_, shard_, 0, build_.problem().m};
   Gemm gemm = build_.gemm(rank, tiles_.grid(first(rank)), tiles_.rows(),
                           {build_.rows(staging_, rank, rank * shard_, shard_), placement::Owners{rows}});
-  if (a != nullptr) gemm.a = *a;
+  gemm.a = a;
   gemm.notify.push_back(by_shards ? stored_by_shards(rank)
                                   : TileNotify{stored_, everyone(world, rank), tiles_.ends()});
   gemm.resources = {1, build_.workers() - build_.helpers()};
@@ -251,10 +251,14 @@ void fuse_reduction(FusedBuilder& build, const Machine& machine, bool ends_with_
     ShardTiles tiles = together ? *together : ShardTiles(p.world, p.m, p.n, machine, build.params(), bands);
     if (ends_with_own) tiles.stretch_to(build.workers() - build.helpers());
     const ShardSums sums(build, tiles);
+    const bool attends = p.traits().attends;
+    const std::int32_t attended = attends ? build.buffer("attended", p.m, p.k) : -1;
     const Handshake handshake(build);
     for (int r = 0; r < build.world(); ++r) {
+      const Slice a = build.all(attends ? attended : build.a, r);
+      if (attends) build.step(r, compute_lane, build.attend(r, 0, p.m, a));
       handshake.await_all(build, r, compute_lane);
-      sums.multiply(r);
+      sums.multiply(r, a);
       sums.sum(r);
     }
   }

@@ -12,9 +12,8 @@ class ShardSums {
   /// tiles of shards, or of all rows in one row of tiles.
   ShardSums(FusedBuilder& build, const ShardTiles& tiles);
 
-  /// Appends the GEMM that stores to the owners. These must have begun the epoch. It reads `a`, or the user's
-  /// A if null.
-  void multiply(int rank, const Slice* a = nullptr) const;
+  /// Appends the GEMM of `a` that stores to the owners. These must have begun the epoch.
+  void multiply(int rank, const Slice& a) const;
   /// Appends the sum of the rank's shard. For allreduce, the rank stores its sums on all ranks.
   void sum(int rank) const;
 

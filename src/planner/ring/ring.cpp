@@ -115,9 +115,6 @@ std::optional<Reason> no_engines(const Problem& problem, const Machine& machine,
     return Reason{
         "engines copy into the next rank's memory, which ranks do not reach here: without --engines they "
         "send messages"};
-  if (problem.traits().exchanges_heads())
-    return Reason{
-        "engines copy to the next rank only, but ulysses-attention sends to all ranks: leave out --engines"};
   return planner::needs_all_ranks(problem, params.symmetric, "an engine");
 }
 
@@ -152,7 +149,7 @@ Result<Plan> plan_ring(const Problem& problem, const Machine& host, const RingPa
   chosen.row_parallel = params.row_parallel && problem.op == Op::attention_reducescatter;
   RingBuilder build(problem, machine, chosen);
   if (problem.traits().exchanges_heads()) {
-    planner::ulysses_by_slices(build);
+    planner::by_engines(build) ? planner::ulysses_by_engines(build) : planner::ulysses_by_slices(build);
     return std::move(build).finish(ring_rounding(problem));
   }
   const Shards shards(build);

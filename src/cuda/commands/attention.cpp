@@ -1,0 +1,164 @@
+#include "attention.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <string>
+#include <unordered_map>
+
+#include "cuda/raii/check.hpp"
+#include "cuda/raii/opened_library.hpp"
+#include "cuda/raii/stream.hpp"
+#include "cuda/raii/stream_memory.hpp"
+#include "shingle/base/error.hpp"
+
+// cuDNN's functions are found at run time, in the library that this handle names.
+#define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
+#define CUDNN_FRONTEND_SKIP_JSON_LIB
+#include <cudnn_frontend.h>
+
+namespace cudnn_frontend {
+void* cudnn_dlhandle = nullptr;
+}
+
+namespace shingle::cuda {
+namespace {
+
+namespace fe = cudnn_frontend;
+
+/// Opens cuDNN, and the CUDA runtime that its frontend calls, once a process.
+void open_cudnn() {
+  static const bool opened = [] {
+    const OpenedLibrary runtime(fmt::format("libcudart.so.{}", CUDART_VERSION / 1000));
+    fe::cudnn_dlhandle = OpenedLibrary(fmt::format("libcudnn.so.{}", CUDNN_MAJOR)).handle();
+    return true;
+  }();
+  static_cast<void>(opened);
+}
+
+void check_dnn(cudnnStatus_t status, const char* call) {
+  if (status == CUDNN_STATUS_SUCCESS) return;
+  throw CudaError(fmt::format("{}: {}", call, fe::detail::get_error_string(status)), status, -1);
+}
+
+/// Throws Unsupported if cuDNN does not serve the graph.
+void check_graph(fe::error_t error, const AttentionProblem& p) {
+  if (error.is_good()) return;
+  throw Unsupported(
+      fmt::format("cuDNN {} cannot compute attention of {} queries over {} keys, {} and {} heads "
+                  "of {} columns, {}: {}",
+                  fe::detail::get_backend_version(), p.queries, p.keys, p.heads, p.kv_heads, p.head_dim,
+                  name(p.type), error.get_message()));
+}
+
+fe::DataType_t type_of(const AttentionProblem& p) {
+  switch (p.type) {
+    case DType::bf16:
+      return fe::DataType_t::BFLOAT16;
+    case DType::f16:
+      return fe::DataType_t::HALF;
+    case DType::f32:
+      break;
+  }
+  throw Unsupported("CUDA: cuDNN has no attention for f32: use bf16 or f16");
+}
+
+enum Operand : std::int64_t { q = 1, keys, values, out };
+
+/// Queries, keys, values or results of all sequences and heads.
+fe::graph::Tensor_attributes tensor(Operand operand, std::int64_t sequences, std::int64_t heads,
+                                    std::int64_t rows, std::int64_t head_dim, std::int64_t row) {
+  return fe::graph::Tensor_attributes()
+      .set_uid(operand)
+      .set_dim({sequences, heads, rows, head_dim})
+      .set_stride({rows * row, head_dim, row, 1});
+}
+
+}  // namespace
+
+DnnHandle::DnnHandle() {
+  open_cudnn();
+  int device = 0, major = 0, minor = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
+  check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "cudaDeviceGetAttribute");
+  sm_version_ = 10 * major + minor;
+  cudnnHandle_t made = nullptr;
+  check_dnn(fe::detail::create_handle(&made), "cudnnCreate");
+  handle_ = made;
+}
+
+DnnHandle::~DnnHandle() {
+  fe::detail::destroy_handle(static_cast<cudnnHandle_t>(handle_));
+}
+
+struct Attention::Graph {
+  cudnnHandle_t handle = nullptr;
+  AttentionProblem problem;
+  fe::graph::Graph made{};
+  std::size_t workspace_bytes = 0;
+};
+
+Attention::Attention(const DnnHandle& handle, const AttentionProblem& problem)
+    : graph_(new Graph{static_cast<cudnnHandle_t>(handle.get()), problem}) {
+  const AttentionProblem& p = problem;
+  fe::graph::Graph& graph = graph_->made;
+  graph.set_io_data_type(type_of(p))
+      .set_intermediate_data_type(fe::DataType_t::FLOAT)
+      .set_compute_data_type(fe::DataType_t::FLOAT)
+      .set_sm_version(handle.sm_version());
+  auto options = fe::graph::SDPA_attributes().set_name("attend").set_generate_stats(false).set_attn_scale(
+      1 / std::sqrt(static_cast<float>(p.head_dim)));
+  if (p.causal)
+    options
+        .set_diagonal_alignment(p.queries == p.keys ? fe::DiagonalAlignment_t::TOP_LEFT
+                                                    : fe::DiagonalAlignment_t::BOTTOM_RIGHT)
+        .set_diagonal_band_right_bound(0);
+  const auto results = graph.sdpa(
+      graph.tensor(tensor(Operand::q, p.sequences, p.heads, p.queries, p.head_dim, p.q_row)),
+      graph.tensor(tensor(Operand::keys, p.sequences, p.kv_heads, p.keys, p.head_dim, p.keys_row)),
+      graph.tensor(tensor(Operand::values, p.sequences, p.kv_heads, p.keys, p.head_dim, p.values_row)),
+      options);
+  const auto wanted = tensor(Operand::out, p.sequences, p.heads, p.queries, p.head_dim, p.out_row);
+  results[0]
+      ->set_output(true)
+      .set_uid(Operand::out)
+      .set_dim(wanted.get_dim())
+      .set_stride(wanted.get_stride());
+  check_graph(graph.build(graph_->handle, {fe::HeurMode_t::A}), p);
+  std::int64_t bytes = 0;
+  check_graph(graph.get_workspace_size(bytes), p);
+  graph_->workspace_bytes = static_cast<std::size_t>(bytes);
+}
+
+Attention::~Attention() = default;
+
+std::size_t Attention::workspace_bytes() const noexcept {
+  return graph_->workspace_bytes;
+}
+
+void Attention::run(cudaStream_t stream, const AttentionOperands& operands, void* workspace) {
+  std::unordered_map<std::int64_t, void*> all{{Operand::q, const_cast<void*>(operands.q)},
+                                              {Operand::keys, const_cast<void*>(operands.keys)},
+                                              {Operand::values, const_cast<void*>(operands.values)},
+                                              {Operand::out, operands.out}};
+  check_dnn(fe::detail::set_stream(graph_->handle, stream), "cudnnSetStream");
+  check_graph(graph_->made.execute(graph_->handle, all, workspace), graph_->problem);
+}
+
+void Attention::load() {
+  const AttentionProblem& p = graph_->problem;
+  const auto bytes = [&](std::int64_t rows, std::int64_t row) {
+    return static_cast<std::size_t>(p.sequences * rows * row) * size_bytes(p.type);
+  };
+  const Stream stream;
+  const StreamMemory queries(bytes(p.queries, p.q_row), stream), keys(bytes(p.keys, p.keys_row), stream),
+      values(bytes(p.keys, p.values_row), stream), out(bytes(p.queries, p.out_row), stream),
+      workspace(workspace_bytes(), stream);
+  for (const StreamMemory* memory : {&queries, &keys, &values, &out, &workspace})
+    if (!memory->is_there()) return;
+  run(stream.get(), {queries.get(), keys.get(), values.get(), out.get()}, workspace.get());
+  stream.synchronize();
+}
+
+}  // namespace shingle::cuda

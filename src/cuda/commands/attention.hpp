@@ -1,0 +1,81 @@
+// Scaled dot-product attention by cuDNN.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "shingle/base/dtype.hpp"
+
+namespace shingle::cuda {
+
+/// cuDNN's handle. Belongs to the device that is current at construction.
+class DnnHandle {
+ public:
+  /// Throws Unsupported if there is no cuDNN of the version that this build used.
+  DnnHandle();
+  ~DnnHandle();
+  DnnHandle(const DnnHandle&) = delete;
+  DnnHandle& operator=(const DnnHandle&) = delete;
+
+  void* get() const noexcept { return handle_; }
+  int sm_version() const noexcept { return sm_version_; }
+
+ private:
+  void* handle_ = nullptr;  // a cudnnHandle_t
+  int sm_version_ = 0;      // 90 for compute capability 9.0
+};
+
+/// out = softmax(Q·Kᵀ / sqrt(head_dim)) · V for each head of each sequence. Accumulates in fp32; results have
+/// the type of Q, K and V. The same bits in each run. Matrices are row-major: one row for each token, one
+/// block of head_dim columns for each head. Distances are in elements.
+struct AttentionProblem {
+  DType type = DType::bf16;
+  std::int64_t sequences = 1;  ///< of this shape, one behind another in all matrices
+  std::int64_t queries = 0;    ///< of a sequence
+  std::int64_t keys = 0;       ///< of a sequence; at least `queries`
+  std::int64_t heads = 0;      ///< of Q and the result
+  std::int64_t kv_heads = 0;   ///< of K and V; heads / kv_heads consecutive heads share one
+  std::int64_t head_dim = 0;
+  /// True: the last query sees all keys, the one before all but the last, …
+  bool causal = false;
+  std::int64_t q_row = 0;  ///< from a row to the next
+  std::int64_t keys_row = 0;
+  std::int64_t values_row = 0;
+  std::int64_t out_row = 0;
+
+  bool operator==(const AttentionProblem&) const = default;
+};
+
+/// First elements of the matrices, at multiples of 16 bytes.
+struct AttentionOperands {
+  const void* q = nullptr;
+  const void* keys = nullptr;
+  const void* values = nullptr;
+  void* out = nullptr;
+};
+
+class Attention {
+ public:
+  /// Throws Unsupported with cuDNN's reason if it has no kernel for the problem. The handle must outlive this
+  /// object.
+  Attention(const DnnHandle& handle, const AttentionProblem& problem);
+  ~Attention();
+  Attention(const Attention&) = delete;
+  Attention& operator=(const Attention&) = delete;
+
+  /// `workspace` has workspace_bytes() bytes. Attentions that share a workspace must not run concurrently.
+  void run(cudaStream_t stream, const AttentionOperands& operands, void* workspace);
+  std::size_t workspace_bytes() const noexcept;
+  /// Makes CUDA load the kernels, by one run on matrices of its own. Fit for a thread that captures a stream
+  /// in relaxed mode: waits for no other stream. Does nothing if there is no memory for the matrices.
+  void load();
+
+ private:
+  struct Graph;
+  std::unique_ptr<Graph> graph_;
+};
+
+}  // namespace shingle::cuda
