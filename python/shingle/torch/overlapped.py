@@ -289,7 +289,7 @@ def ulysses_attention(q, k, v, group, head_dim, causal=False, rows=None):
     m, columns = shapes.all_rows(q, rows, at), q.shape[1]
     attention = columns // head_dim, k.shape[1] // head_dim, head_dim, causal
     shape = shape_of("ulysses-attention", columns, columns, q.dtype, at.size, False, attention=attention)
-    if q.is_cuda and (shape.dtype == "f32" or head_dim % 8 != 0):  # cuDNN has no such attention
+    if q.is_cuda and (shape.dtype == "f32" or head_dim % 8 != 0 or head_dim > 256):  # cuDNN has no such attention
         shape = shape._replace(dtype=None)
     shape = chosen(at, shape, m, q.device)
     if shape is None:
