@@ -120,8 +120,9 @@ class Context:
 
         op: "gemm+allreduce", … dtype: "f32", "bf16" or "f16". mechanism: with params, as "ring slices=2"; None: that of
         the context. The other fields are those of shingle_operator: n, k, inner, norm_epsilon, transpose_a,
-        transpose_b, bias, norm, residual, … Collective: all ranks declare the same operators in the same order. Raises
-        InvalidArgument or Unsupported.
+        transpose_b, bias, norm, residual, heads, kv_heads, head_dim, causal, … Attention is over one sequence of m
+        tokens. Collective: all ranks declare the same operators in the same order. Raises InvalidArgument or
+        Unsupported.
         """
         if dtype not in _abi.DTYPES:
             raise _abi.errors.InvalidArgument(f"dtype = {dtype!r} must be one of {', '.join(_abi.DTYPES)}")
@@ -233,7 +234,7 @@ class Call:
         self.matrices = (_abi.Matrix * len(matrices))()
         for at, (rank, role) in zip(self.matrices, matrices):
             at.struct_size, at.dtype = ctypes.sizeof(_abi.Matrix), largest.dtype
-            at.rank, at.role, at.cols = rank, _abi.ROLES[role], columns(largest, role)
+            at.rank, at.role, at.cols = rank, _abi.ROLES[role], columns(largest, role, op.context.world.size)
         # Calls write into the structs as words: setting fields costs twice as much.
         self._words = memoryview(self.matrices).cast("B").cast("q")
         self._at = [i * ctypes.sizeof(_abi.Matrix) // WORD for i in range(len(matrices))]
@@ -285,8 +286,8 @@ class Routing:
         return cls([list(itertools.chain(*([to] * rows for to, rows in enumerate(row)))) for row in splits])
 
 
-def columns(largest, role):
-    """Columns of a matrix as stored, where the operator alone gives them."""
+def columns(largest, role, ranks):
+    """Columns of a matrix as stored, where operator and number of ranks give them."""
     swiglu = 2 if largest.activation == b"swiglu" else 1
     chains = largest.inner > 0
     b_cols = largest.inner * swiglu if chains else largest.n
@@ -298,7 +299,7 @@ def columns(largest, role):
     if role == "a" and largest.transpose_a:
         raise _abi.errors.Unsupported("transpose_a: the columns of A are the m of a call; not supported from Python")
     if role in ("keys", "values"):
-        raise _abi.errors.Unsupported("operators with an attention are not supported from Python")
+        return largest.kv_heads * largest.head_dim // (1 if largest.op == b"ulysses-attention" else ranks)
     return {"a": largest.k, "bias": b_cols}.get(role, out)
 
 

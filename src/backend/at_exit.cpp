@@ -5,15 +5,15 @@
 
 #include <cstdlib>
 #include <mutex>
-#include <set>
 #include <utility>
 
 namespace shingle {
 namespace {
 
+/// A list without nodes of its own: nothing is allocated under the lock, where a fork may wait.
 struct Registry {
   std::mutex mutex;
-  std::set<const AtExit*> all;
+  AtExit* first = nullptr;
 };
 
 /// It is never destroyed, because objects may outlast static destructors.
@@ -27,7 +27,7 @@ Registry& registry() {
 void prepare_for_forks() {
   ::pthread_atfork([] { registry().mutex.lock(); }, [] { registry().mutex.unlock(); },
                    [] {
-                     registry().all.clear();
+                     registry().first = nullptr;
                      registry().mutex.unlock();
                    });
 }
@@ -38,18 +38,22 @@ AtExit::AtExit(std::function<void(int status)> act) : act_(std::move(act)), proc
   static const int registered = (prepare_for_forks(), ::on_exit(act_all, nullptr));
   static_cast<void>(registered);
   const std::lock_guard lock(registry().mutex);
-  registry().all.insert(this);
+  next_ = registry().first;
+  link_ = &registry().first;
+  if (next_ != nullptr) next_->link_ = &next_;
+  *link_ = this;
 }
 
 AtExit::~AtExit() {
   if (process_ != ::getpid()) return;  // a forked child's copy
   const std::lock_guard lock(registry().mutex);
-  registry().all.erase(this);
+  *link_ = next_;
+  if (next_ != nullptr) next_->link_ = link_;
 }
 
 void AtExit::act_all(int status, void*) {
   const std::lock_guard lock(registry().mutex);
-  for (const AtExit* const one : registry().all) one->act_(status);
+  for (const AtExit* one = registry().first; one != nullptr; one = one->next_) one->act_(status);
 }
 
 }  // namespace shingle

@@ -23,6 +23,8 @@ class AtExit {
 
   const std::function<void(int)> act_;
   const pid_t process_;
+  AtExit* next_ = nullptr;   // made before this one
+  AtExit** link_ = nullptr;  // what points here
 };
 
 }  // namespace shingle

@@ -11,7 +11,7 @@ namespace shingle {
 
 /// Attention of some tokens, ascending, with the heads of a rank's A: tokens × k, row-major.
 std::vector<double> attend(const Inputs& inputs, int rank, std::span<const std::int64_t> tokens);
-/// Attention of tokens [first, first + rows) rows × k.
+/// The same of tokens [first, first + rows).
 std::vector<double> attend(const Inputs& inputs, int rank, std::int64_t first, std::int64_t rows);
 
 /// Upper bound of the memory that attend() uses for `rows` rows, with its result.

@@ -199,6 +199,7 @@ bool is_prelaunched(const Plan& plan) {
 std::optional<Plan> random_plan(Dice& dice, int world, const Machine& machine) {
   Problem problem = random_problem(dice, {.world = world, .m = 60, .n = 40, .k = 30});
   problem.world = world;
+  if (chance(dice, 15)) problem = random_attention(dice, world, 60);
   if (problem.traits().routes()) {
     problem.routing = random_routing(dice, world, 30);
     problem.m = 0;

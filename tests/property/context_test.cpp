@@ -80,6 +80,7 @@ void try_one(std::uint64_t seed) {
   for (std::int64_t i = draw.size(1, 3); i > 0; --i) {
     Problem problem = test::random_problem(draw, {.world = ranks, .m = 90, .n = 70, .k = 50});
     problem.world = ranks;
+    if (test::chance(draw, 20)) problem = test::random_attention(draw, ranks, 90);
     if (problem.traits().routes()) problem = routed(problem, test::random_routing(draw, ranks, 40));
     if (problem.transpose_a) problem.transpose_a = false;
     if (problem.norm.enabled) problem.n += 32;

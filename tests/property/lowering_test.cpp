@@ -20,7 +20,8 @@ int check_plans(int draws, int orders) {
   int plans = 0;
   for (int draw = 0; draw < draws; ++draw) {
     Dice dice(static_cast<std::uint64_t>(draw));
-    const Problem problem = random_problem(dice, {.world = 5, .m = 60, .n = 40, .k = 16});
+    Problem problem = random_problem(dice, {.world = 5, .m = 60, .n = 40, .k = 16});
+    if (chance(dice, 15)) problem = random_attention(dice, problem.world, 60);
     const Machine machine = random_machine(dice);
     for (const Params& params : random_params(dice, problem)) {
       const Result<Plan> plan = plan_with(problem, machine, params);

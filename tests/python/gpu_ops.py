@@ -110,6 +110,7 @@ def rank_of():
 
 def calls(m, dtype):
     """Each op on m rows: {name: (function of leaves, leaves)}."""
+    import torch
     import torch.distributed as dist
     from shingle import torch as st
     from shingle.torch import shapes
@@ -139,6 +140,10 @@ def calls(m, dtype):
         ),
         "all_to_all_gemm": (lambda x, w: st.all_to_all_gemm(x, w, splits=splits), (x, w)),
         "gemm_all_to_all": (lambda x, w: st.gemm_all_to_all(x, w, splits=splits), (x, w)),
+        "ulysses_attention": (
+            lambda q, k, v: st.ulysses_attention(q, k, v, causal=True, rows=m),
+            [torch.randn(mine, heads, 64, device="cuda").to(dtype).requires_grad_() for heads in (8, 4, 4)],
+        ),
         "mlp": (
             lambda x, u, d: st.mlp(x, u, d, activation="relu", rows=m),
             (shard, new(INNER, K), new(N, INNER)),

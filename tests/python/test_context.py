@@ -60,6 +60,56 @@ def test_all_to_all_takes_a_routing(context):
         np.testing.assert_allclose(got, rows @ weight.T, rtol=1e-5)
 
 
+def attention(q, k, v):
+    """Causal attention of [tokens, heads, head_dim], where consecutive heads of q share one of k and v."""
+    k, v = (np.repeat(x, q.shape[1] // x.shape[1], axis=1) for x in (k, v))
+    scores = np.einsum("ihd,jhd->hij", q, k) / np.sqrt(q.shape[2])
+    scores[:, np.triu_indices(len(q), 1)[0], np.triu_indices(len(q), 1)[1]] = -np.inf
+    weights = np.exp(scores - scores.max(axis=2, keepdims=True))
+    return np.einsum("hij,jhd->ihd", weights / weights.sum(axis=2, keepdims=True), v)
+
+
+@pytest.mark.parametrize("mechanism", [None, "sequential", "ring slices=2", "ring engines=1 slices=2"])
+def test_ulysses_attention_takes_any_number_of_tokens(context, mechanism):
+    heads, kv_heads, dim = 8, 4, 4
+    op = context.declare(
+        "ulysses-attention", m=40, n=heads * dim, k=heads * dim, heads=heads, kv_heads=kv_heads, head_dim=dim, causal=1,
+        mechanism=mechanism,
+    )  # fmt: skip
+    call = op.prepare([(rank, role) for rank in (0, 1) for role in ("a", "keys", "values", "out")])
+    for m in (40, 7, 1):
+        q, k, v = (np.random.randn(m, count, dim).astype(np.float32) for count in (heads, kv_heads, kv_heads))
+        shards = slice(0, (m + 1) // 2), slice((m + 1) // 2, m)
+        own = [[np.ascontiguousarray(x[at].reshape(-1, x[0].size)) for x in (q, k, v)] for at in shards]
+        out = [np.full((len(rows[0]), heads * dim), np.nan, np.float32) for rows in own]
+        call(m, [dense(matrix) for rows, result in zip(own, out) for matrix in (*rows, result)])
+        context.synchronize()
+        np.testing.assert_allclose(np.concatenate(out), attention(q, k, v).reshape(m, -1), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("mechanism", ["sequential", "ring row-parallel", "fused"])
+def test_attention_reduce_scatter(context, mechanism):
+    m, n, heads, kv_heads, dim = 30, 6, 4, 2, 8
+    op = context.declare(
+        "attention+reducescatter", m=m, n=n, k=heads // 2 * dim, heads=heads, kv_heads=kv_heads, head_dim=dim, causal=1,
+        transpose_b=1, mechanism=mechanism,
+    )  # fmt: skip
+    call = op.prepare([(rank, role) for rank in (0, 1) for role in ("a", "keys", "values", "b", "out")])
+    q, k, v = (np.random.randn(m, count, dim).astype(np.float32) for count in (heads, kv_heads, kv_heads))
+    w = np.random.randn(n, heads * dim).astype(np.float32)
+
+    def of(rank, x):  # a rank's heads
+        part = x.shape[1] // 2
+        return np.ascontiguousarray(x[:, rank * part : (rank + 1) * part].reshape(len(x), -1))
+
+    matrices = [[*(of(rank, x) for x in (q, k, v, w[:, :, None])), np.full((m // 2, n), np.nan, np.float32)]
+                for rank in (0, 1)]  # fmt: skip
+    call(m, [dense(matrix) for rank in matrices for matrix in rank])
+    context.synchronize()
+    wanted = attention(q, k, v).reshape(m, -1) @ w.T
+    np.testing.assert_allclose(np.concatenate([rank[-1] for rank in matrices]), wanted, rtol=1e-4, atol=1e-4)
+
+
 def test_errors_name_what_is_wrong(context):
     with pytest.raises(errors.InvalidArgument, match="gemm.nose"):
         context.declare("gemm+nose", m=1, n=1, k=1)

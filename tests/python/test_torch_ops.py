@@ -168,6 +168,30 @@ def mlp_case(m, dtype, activation):
     gradients_match({"up": (up, ups[rank]), "down": (down, downs[rank])}, dtype)
 
 
+def ulysses_case(m, dtype, causal, batch, heads_apiece=2):
+    rank, ranks = sizes()
+    middle = [batch] if batch else []
+    q = random(m, *middle, heads_apiece * ranks, K)
+    k, v = (random(m, *middle, ranks, K) for _ in range(2))
+    coefficients = torch.randn(q.shape).double()
+    of_heads = [x.flatten(1, -2).transpose(0, 1) for x in (q, k, v)]  # [batch · heads, m, K]
+    scores = of_heads[0] @ of_heads[1].repeat_interleave(heads_apiece, 0).transpose(1, 2) / K**0.5
+    if causal:
+        scores = scores.masked_fill(torch.ones(m, m, dtype=bool).triu(1), float("-inf"))
+    whole = scores.softmax(2) @ of_heads[2].repeat_interleave(heads_apiece, 0)
+    whole = whole.transpose(0, 1).reshape(q.shape)
+    (whole * coefficients).sum().backward()
+    leaves = [leaf(own(x).to(dtype)) for x in (q, k, v)]
+    out = st.ulysses_attention(*leaves, causal=causal, rows=m)
+    close(out, own(whole), dtype, "result")
+    (out * own(coefficients).to(dtype)).sum().backward()
+    for name, got, x in zip("qkv", leaves, (q, k, v)):
+        if m == 1 and name != "v":  # the weight of the only token is 1, whatever q and k
+            assert got.grad.numel() == 0 or got.grad.abs().max() <= TOLERANCE[dtype]
+            continue
+        close(got.grad, own(x.grad), dtype, f"gradient of {name}")
+
+
 RANKS = pytest.mark.parametrize("ranks", [2, 3])
 ROWS = pytest.mark.parametrize("m", [12, 7, 1])  # divided by the ranks, uneven, fewer than ranks
 DTYPES = [torch.float64, torch.float32, torch.bfloat16]
@@ -220,6 +244,15 @@ def test_mlp(ranks, activation):
         on_ranks(ranks, mlp_case, m, torch.float64, activation)
 
 
+@RANKS
+@ROWS
+def test_ulysses_attention(ranks, m):
+    for dtype in DTYPES:
+        on_ranks(ranks, ulysses_case, m, dtype, True, None)
+    on_ranks(ranks, ulysses_case, m, torch.float64, False, 2)
+    on_ranks(ranks, ulysses_case, m, torch.float64, True, 3, 1)
+
+
 def strides_and_dimensions_case():
     rank, ranks = sizes()
     x, w = torch.randn(4 * ranks, 3, 2 * K)[..., ::2], torch.randn(K, N).t()
@@ -254,6 +287,7 @@ def test_strides_and_dimensions():
 def bad_input_case():
     ranks = dist.get_world_size()
     x, w = torch.randn(4, K), torch.randn(N, K)
+    q = torch.randn(4, 2 * ranks, K)
     wrong = [
         ("group = 'nose'", lambda: st.gemm_all_reduce(x, w, "nose")),
         ("group = 3", lambda: st.gemm_all_reduce(x, w, 3)),
@@ -273,6 +307,14 @@ def bad_input_case():
         ("of rows = 99", lambda: st.all_gather_gemm(x, [w], rows=99)),
         ("splits must be square", lambda: st.all_to_all_gemm(x, w, splits=[[1, 2, 3]])),
         (r"splits\[\d\] sends", lambda: st.all_to_all_gemm(x, w, splits=[[9] * ranks] * ranks)),
+        (r"k.shape = \(4, 8\)", lambda: st.ulysses_attention(q, x, x)),
+        ("v.shape", lambda: st.ulysses_attention(q, q, q[:, :1])),
+        ("k has 3 tokens", lambda: st.ulysses_attention(q, q[:3], q[:3])),
+        ("ranks must divide", lambda: st.ulysses_attention(q[:, :1], q[:, :1], q[:, :1])),
+        ("k's must divide q's", lambda: st.ulysses_attention(q[:, :2], q, q)),
+        ("other batch or head", lambda: st.ulysses_attention(q, q[..., :4], q)),
+        ("torch.int32", lambda: st.ulysses_attention(q.int(), q.int(), q.int())),
+        ("of rows = 99", lambda: st.ulysses_attention(q, q, q, rows=99)),
         ("down.shape", lambda: st.mlp(x, torch.randn(6, K), torch.randn(N, 4))),
     ]  # fmt: skip
     for match, call in wrong:

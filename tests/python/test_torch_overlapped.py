@@ -75,6 +75,10 @@ def kernels_case():
                     close(*results("gather_gradients", random(5, N), x, weight, "0", True), dense=False)
                     close(*results("all_to_all_gemm", x, weight, "0", [5]))
                     close(*results("gemm_all_to_all", x, weight, "0", [5]))
+                wide_heads = random(5, 4 * K)
+                for q in (wide_heads[:, : 2 * K].contiguous(), wide_heads[:, : 2 * K], wide_heads[:, ::2]):
+                    for causal in (False, True):
+                        close(*results("ulysses_attention", q, random(5, K), random(5, K), "0", K // 2, causal))
                 norm = random(5, N), random(N)
                 close(*results("gemm_all_reduce_norm", x, w, *norm, "0", random(N), 1e-3))
                 close(*results("gemm_all_reduce_norm", x, w, *norm, "0", None, 1e-5))
@@ -84,7 +88,8 @@ def kernels_case():
                     inner = random(N, 4 if activation == "swiglu" else 8)
                     close(*results("mlp", x, up, inner, "0", activation))
                 close(*results("mlp", x, up, down.t().contiguous().t(), "0", "swiglu"))
-        assert overlapped.counts["overlapped.mlp"] > 0 and not overlapped.counts["sequential.mlp"]
+        for op in ("mlp", "ulysses-attention"):
+            assert overlapped.counts["overlapped." + op] > 0 and not overlapped.counts["sequential." + op]
 
 
 def close(got, expected, dense=True):
@@ -175,6 +180,7 @@ def measure_case():
             Shape("gemm+allreduce", N, K, "f32", 1, bias=True), Shape("gemm+reducescatter", N, K, "f32", 1),
             Shape("allgather+gemm", N, K, "f32", 1), Shape("alltoall+gemm", N, K, "f32", 1),
             Shape("mlp", N, K, "f32", 1, inner=4, activation="swiglu"),
+            Shape("ulysses-attention", K, K, "f32", 1, attention=(2, 1, 4, True), transpose_b=False),
         ):  # fmt: skip
             found = warming.measure(group, shape, [16, 64], None)
             assert list(found) == [16, 64]
@@ -229,6 +235,7 @@ def test_table_survives_a_file(tmp_path):
     path, full, read = tmp_path / "table.json", Table(), Table()
     full.rows[Shape("mlp", 1, 2, "bf16", 4, 8)] = [(64, LIBRARY), (128, PREDICTED)]
     full.rows[Shape("gemm+allreduce", 1, 2, "bf16", 4)] = [(16, "fused one-shot")]
+    full.rows[Shape("ulysses-attention", 8, 8, "bf16", 2, attention=(2, 2, 4, True))] = [(16, LIBRARY)]
     full.save(path)
     read.load(path)
     assert read == full

@@ -11,6 +11,7 @@ from .functional import (
     gemm_reduce_scatter,
     mlp,
     replicated_gemm,
+    ulysses_attention,
 )
 from .patch import patch
 from .settings import configure
@@ -29,5 +30,6 @@ __all__ = [
     "release",
     "replicated_gemm",
     "table",
+    "ulysses_attention",
     "warmup",
 ]

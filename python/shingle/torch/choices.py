@@ -31,6 +31,7 @@ class Shape(NamedTuple):
     inner: int = 0
     keeps: bool = False  # gathered rows are read after the call
     captured: bool = False  # in a CUDA graph, which cannot hold all mechanisms
+    attention: tuple[int, int, int, bool] | None = None  # heads and kv_heads of all ranks, head_dim, causal
     transpose_b: bool = True
     bias: bool = False
     activation: str | None = None
@@ -45,14 +46,17 @@ class Shape(NamedTuple):
 
 @functools.cache
 def key_of(shape):
-    return Shape(*shape[:8])
+    return Shape(*shape[: Shape._fields.index("transpose_b")])
 
 
 @functools.cache
 def by(shape, choice):
-    """The operator by the mechanism of a choice. Not every mechanism gathers rows in their order; fused does."""
+    """The operator by the mechanism of a choice.
+
+    Not every mechanism gathers rows in their order; fused does. For attention no prediction is as good as this choice.
+    """
     if choice == PREDICTED:
-        choice = "fused" if shape.keeps else None
+        choice = "fused" if shape.keeps else "ring engines=1 slices=4" if shape.attention else None
     return shape._replace(mechanism=choice, keeps=False, captured=False)
 
 
@@ -103,7 +107,7 @@ class Table:
         """Writes the table as JSON."""
         shapes = [
             {"op": s.op, "n": s.n, "k": s.k, "dtype": s.dtype, "ranks": s.ranks, "inner": s.inner, "keeps": s.keeps,
-             "captured": s.captured, "choices": rows}
+             "captured": s.captured, "attention": s.attention, "choices": rows}
             for s, rows in sorted(self.rows.items())
         ]
         beside = f"{path}.{os.getpid()}"
@@ -123,6 +127,7 @@ class Table:
                 raise ValueError(f"version {found['version']}, expected 2")
             for row in found["shapes"]:
                 choices = [(int(most), str(choice)) for most, choice in row.pop("choices")]
+                row["attention"] = row.get("attention") and tuple(row["attention"])
                 self.enter(Shape(**row), sorted(choices))
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidArgument(f"{path} is no table of choices: {error!r}; write one with table.save()") from error

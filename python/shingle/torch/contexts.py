@@ -17,6 +17,8 @@ def roles(shape: Shape):
     """Matrices of a call, in the order in which kernels pass them."""
     if shape.op == "mlp":
         return "a", "b", "down", "out"
+    if shape.attention:
+        return "a", "keys", "values", "out"
     found = ["a", "b"]
     if shape.bias:
         found.append("bias")
@@ -46,10 +48,12 @@ class GroupContext:
     def declare(self, shape: Shape):
         """Declares an operator with settings.max_m. Collective."""
         normed = shape.norm_epsilon is not None
+        heads, kv_heads, head_dim, causal = shape.attention or (0, 0, 0, False)
         op = self.context.declare(
             shape.op, m=settings.max_m, n=shape.n, k=shape.k, dtype=shape.dtype, inner=shape.inner,
             activation=shape.activation, transpose_b=shape.transpose_b, bias=shape.bias, norm=normed, residual=normed,
-            norm_epsilon=shape.norm_epsilon or 0, mechanism=shape.mechanism,
+            norm_epsilon=shape.norm_epsilon or 0, heads=heads, kv_heads=kv_heads, head_dim=head_dim, causal=causal,
+            mechanism=shape.mechanism,
         )  # fmt: skip
         self.calls[shape] = call = op.prepare([(self.group.rank, role) for role in roles(shape)], streams=1)
         call.max_m, call.mechanism, call.context = op.max_m, op.mechanism, self.context

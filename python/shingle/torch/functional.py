@@ -125,6 +125,26 @@ def flat(splits):
     return [rows for row in splits for rows in row]
 
 
+def ulysses_attention(q, k, v, group=None, *, causal=False, rows=None):
+    """Attention of a sequence whose tokens are sharded over the ranks: exchanges tokens for heads and back (Ulysses).
+
+    q: this rank's tokens, [own tokens, heads, head_dim] or [own tokens, batch, heads, head_dim]. k, v: likewise with
+    kv_heads, a divisor of heads; the number of ranks must divide batch · kv_heads. causal: a token sees itself and
+    earlier ones. rows: tokens of all ranks, needed if ranks hold different numbers. Returns q's shape. Scores are
+    scaled by 1/sqrt(head_dim). Backward attends again.
+    """
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.dim() not in (3, 4) or x.dim() != q.dim():
+            raise InvalidArgument(
+                f"{name}.shape = {tuple(x.shape)}; expected [own tokens, heads, head_dim] or "
+                "[own tokens, batch, heads, head_dim], alike for q, k and v"
+            )
+        if x.shape[-1] != q.shape[-1] or x.shape[1:-2] != q.shape[1:-2]:
+            raise InvalidArgument(f"{name}.shape = {tuple(x.shape)}, but q.shape = {tuple(q.shape)}: other batch or head")
+    flat = (x.flatten(1) for x in (q, k, v))
+    return _ops.ulysses_attention(*flat, name_of(group), q.shape[-1], causal, rows).view(q.shape)
+
+
 def mlp(x, up, down, group=None, *, activation="swiglu", rows=None):
     """Own rows of Σ_ranks activation(gathered x · upᵀ) · downᵀ: a sequence-parallel MLP.
 

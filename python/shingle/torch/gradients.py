@@ -151,6 +151,15 @@ def gemm_all_to_all(ctx, grad):
     return result(ctx, dx, weight_gradient(back, x, w) if wanted(ctx, 1) else None)
 
 
+def setup_ulysses_attention(ctx, inputs, output):
+    q, k, v, ctx.group, ctx.head_dim, ctx.causal, ctx.rows = inputs
+    ctx.save_for_backward(q, k, v)
+
+
+def ulysses_attention(ctx, grad):
+    return result(ctx, *ops.ulysses_gradients(grad, *ctx.saved_tensors, ctx.group, ctx.head_dim, ctx.causal, ctx.rows))
+
+
 def setup_mlp(ctx, inputs, output):
     x, up, down, ctx.group, ctx.activation, rows = inputs
     ctx.rows = shapes.all_rows(x, rows, find_group(ctx.group))

@@ -87,6 +87,13 @@ define(
     cuda=overlapped.scatter_gradients, cpu=sequential.scatter_gradients,
 )  # fmt: skip
 
+define(
+    "ulysses_gradients",
+    "(Tensor grad, Tensor q, Tensor k, Tensor v, str group, int head_dim, bool causal, SymInt? rows)"
+    " -> (Tensor, Tensor, Tensor)",
+    cuda=overlapped.ulysses_gradients, cpu=sequential.ulysses_gradients,
+)  # fmt: skip
+
 for name, schema, setup in (
     (
         "gemm_reduce_scatter",
@@ -108,6 +115,11 @@ for name, schema, setup in (
     ("replicated_gemm", "(Tensor x, Tensor w, str group) -> Tensor", gradients.setup_gemm),
     ("all_to_all_gemm", "(Tensor x, Tensor w, str group, SymInt[] splits) -> Tensor", gradients.setup_all_to_all),
     ("gemm_all_to_all", "(Tensor x, Tensor w, str group, SymInt[] splits) -> Tensor", gradients.setup_all_to_all),
+    (
+        "ulysses_attention",
+        "(Tensor q, Tensor k, Tensor v, str group, int head_dim, bool causal=False, SymInt? rows=None) -> Tensor",
+        gradients.setup_ulysses_attention,
+    ),
     (
         "mlp",
         "(Tensor x, Tensor up, Tensor down, str group, str? activation=None, SymInt? rows=None) -> Tensor",

@@ -79,6 +79,18 @@ def gemm_all_to_all(x, w, group, splits):
     return all_to_all_gemm(x, w, group, splits)
 
 
+def ulysses_attention(q, k, v, group, head_dim, causal=False, rows=None):
+    group = find_group(group)
+    shapes.check_attention(q, k, v, head_dim, group)
+    shapes.all_rows(q, rows, group)
+    return q.new_empty(q.shape)
+
+
+def ulysses_gradients(grad, q, k, v, group, head_dim, causal, rows):
+    ulysses_attention(q, k, v, group, head_dim, causal, rows)
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
 def mlp(x, up, down, group, activation=None, rows=None):
     shapes.check_gemm(x, up, "up")
     shapes.check_activation(activation, up, "up")

@@ -88,10 +88,9 @@ def current_stream(index):
 
 
 @functools.cache
-def shape_of(op, n, k, dtype, ranks, transposed, bias=False, activation=None, norm_epsilon=None, inner=0,
-             keeps=False):  # fmt: skip
+def shape_of(op, n, k, dtype, ranks, transposed, **fields):
     """The Shape of a call. Cached: equal calls are frequent."""
-    return Shape(op, n, k, DTYPES.get(dtype), ranks, inner, keeps, False, transposed, bias, activation, norm_epsilon)
+    return Shape(op, n, k, DTYPES.get(dtype), ranks, transpose_b=transposed, **fields)
 
 
 def gemm(op, x, w, group, **fields):
@@ -280,6 +279,29 @@ def all_to_all_gemm(x, w, group, splits):
 def gemm_all_to_all(x, w, group, splits):
     out = routed("gemm+alltoall", x, w, group, splits)
     return sequential.gemm_all_to_all(x, w, group, splits) if out is None else out
+
+
+def ulysses_attention(q, k, v, group, head_dim, causal=False, rows=None):
+    key, inputs = ("ulysses_attention", group, q.shape, head_dim, causal, rows), (q, k, v)
+    if served := native.serve(key, inputs):
+        return served[0]
+    out, at = outputs.ulysses_attention(q, k, v, group, head_dim, causal, rows), find_group(group)
+    m, columns = shapes.all_rows(q, rows, at), q.shape[1]
+    attention = columns // head_dim, k.shape[1] // head_dim, head_dim, causal
+    shape = shape_of("ulysses-attention", columns, columns, q.dtype, at.size, False, attention=attention)
+    if q.is_cuda and (shape.dtype == "f32" or head_dim % 8 != 0 or head_dim > 256):  # cuDNN has no such attention
+        shape = shape._replace(dtype=None)
+    shape = chosen(at, shape, m, q.device)
+    if shape is None:
+        return sequential.ulysses_attention(q, k, v, group, head_dim, causal, rows)
+    matrices = [rows_argument(x) for x in (*inputs, out)]
+    enqueue(at, shape, m, q.device, matrices, like=(key, inputs, (out,)))
+    return out
+
+
+def ulysses_gradients(grad, q, k, v, group, head_dim, causal, rows):
+    outputs.ulysses_gradients(grad, q, k, v, group, head_dim, causal, rows)
+    return sequential.ulysses_gradients(grad, q, k, v, group, head_dim, causal, rows)
 
 
 def mlp(x, up, down, group, activation=None, rows=None):

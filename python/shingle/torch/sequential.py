@@ -132,6 +132,54 @@ def gemm_all_to_all(x, w, group, splits):
     return all_to_all(x @ w.t(), shapes.split_table(splits, group), group)
 
 
+def to_heads(tensors, rows, group):
+    """Matrices with own tokens of all heads to all tokens of own heads, in one all-to-all.
+
+    tensors: [own tokens, columns]. Rank r gets the r-th of equal parts of the columns of each.
+    """
+    parts = [x.unflatten(1, (group.size, x.shape[1] // group.size)) for x in tensors]
+    packed = torch.cat(parts, 2).transpose(0, 1)  # [ranks, own tokens, columns of a rank]
+    sent = shapes.rows_by_rank(rows, group)
+    table = [[count] * group.size for count in sent]
+    received = all_to_all(packed.reshape(group.size * packed.shape[1], packed.shape[2]), table, group)
+    return received.split([part.shape[2] for part in parts], 1)
+
+
+def to_tokens(tensors, rows, group):
+    """The inverse of to_heads()."""
+    sent = shapes.rows_by_rank(rows, group)
+    received = all_to_all(torch.cat(tensors, 1), [sent] * group.size, group)
+    parts = received.unflatten(0, (group.size, sent[group.rank])).transpose(0, 1)
+    return [part.flatten(1) for part in parts.split([x.shape[1] for x in tensors], 2)]
+
+
+def attend(q, k, v, head_dim, causal):
+    """Attention of one sequence, [tokens, heads · head_dim]. Consecutive heads of q may share one of k and v."""
+
+    def heads(x):
+        return x.unflatten(1, (x.shape[1] // head_dim, head_dim)).transpose(0, 1)[None]
+
+    shared = q.shape[1] != k.shape[1]
+    out = F.scaled_dot_product_attention(heads(q), heads(k), heads(v), is_causal=causal, enable_gqa=shared)
+    return out[0].transpose(0, 1).flatten(1)
+
+
+def ulysses_attention(q, k, v, group, head_dim, causal=False, rows=None):
+    group = find_group(group)
+    rows = shapes.all_rows(q, rows, group)
+    (out,) = to_tokens([attend(*to_heads([q, k, v], rows, group), head_dim, causal)], rows, group)
+    return out.contiguous()
+
+
+def ulysses_gradients(grad, q, k, v, group, head_dim, causal, rows):
+    """Gradients of q, k and v. Attends again, because the heads' scores are not kept."""
+    group = find_group(group)
+    rows = shapes.all_rows(q, rows, group)
+    *inputs, grad = to_heads([q, k, v, grad], rows, group)
+    _, pull_back = torch.func.vjp(lambda q, k, v: attend(q, k, v, head_dim, causal), *inputs)
+    return tuple(x.contiguous() for x in to_tokens(pull_back(grad), rows, group))
+
+
 def mlp(x, up, down, group, activation=None, rows=None):
     _, (hidden,) = all_gather_gemm(x, [up], group, rows)
     return gemm_reduce_scatter(activate(hidden, activation), down, group)

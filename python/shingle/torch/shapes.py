@@ -37,6 +37,12 @@ def own_rows(rows, group):
     return torch.sym_min(torch.sym_max(rows - group.rank * shard, 0), shard)
 
 
+def rows_by_rank(rows, group):
+    """Rows of each rank's shard, as own_rows()."""
+    tag_compile_caches()
+    return [own_rows(rows, group._replace(rank=rank)) for rank in range(group.size)]
+
+
 def all_rows(x, rows, group):
     """Rows of all ranks' shards: `rows`, or as many on every rank as in x. Checks that x is this rank's shard."""
     if rows is None:
@@ -75,6 +81,28 @@ def check_like(x, other, name):
         raise InvalidArgument(f"{name}.dtype = {other.dtype}, but x.dtype = {x.dtype}; both must be equal")
     if other.device != x.device:
         raise InvalidArgument(f"{name}.device = {other.device}, but x.device = {x.device}; both must be equal")
+
+
+def check_attention(q, k, v, head_dim, group):
+    """Checks q [own tokens, heads · head_dim] and k and v [own tokens, kv_heads · head_dim]."""
+    if head_dim < 1:
+        raise InvalidArgument(f"head_dim = {head_dim} must be positive")
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.dim() != 2 or x.shape[1] % head_dim != 0 or not x.is_floating_point():
+            raise InvalidArgument(
+                f"{name} is {x.dtype} of {tuple(x.shape)}; expected a floating dtype, [own tokens, heads * {head_dim}]"
+            )
+        if x.shape[0] != q.shape[0] or x.dtype != q.dtype or x.device != q.device:
+            raise InvalidArgument(
+                f"{name} has {x.shape[0]} tokens, {x.dtype} on {x.device}, but q has {q.shape[0]}, {q.dtype} on {q.device}"
+            )
+    if v.shape != k.shape:
+        raise InvalidArgument(f"v.shape = {tuple(v.shape)}, but k.shape = {tuple(k.shape)}; both must be equal")
+    heads, kv_heads = q.shape[1] // head_dim, k.shape[1] // head_dim
+    if kv_heads == 0 or heads % kv_heads != 0 or kv_heads % group.size != 0:
+        raise InvalidArgument(
+            f"q has {heads} heads and k has {kv_heads}; k's must divide q's, and the {group.size} ranks must divide k's"
+        )
 
 
 def check_row(x, row, columns, name):

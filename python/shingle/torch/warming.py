@@ -18,6 +18,7 @@ KERNELS = {
     "alltoall+gemm": overlapped.all_to_all_gemm,
     "gemm+alltoall": overlapped.gemm_all_to_all,
     "mlp": overlapped.mlp,
+    "ulysses-attention": overlapped.ulysses_attention,
 }
 # Mechanisms that are tried, beside the fastest predicted one.
 CANDIDATES = {
@@ -27,6 +28,8 @@ CANDIDATES = {
                        "fused helpers=4", "fused helpers=16", "ring engines=1 slices=1", "low-latency"],
     "allgather+gemm": ["fused", "fused mover=store helpers=8", "ring engines=1 slices=1", "ring engines=1 slices=2",
                        "copy-engine variant=ring", "low-latency"],
+    "ulysses-attention": ["ring engines=1 slices=1", "ring engines=1 slices=2", "ring engines=1 slices=8",
+                          "ring slices=2"],
 }  # fmt: skip
 WARM, TIMED = 1, 7  # samples that are not kept, and that are
 CALLS = 5  # of a sample, one behind the other
@@ -149,6 +152,11 @@ def arguments(group: Group, shape: Shape, m: int):
         up = weight(shape.inner * (2 if shape.activation == "swiglu" else 1), shape.k)
         rows = random(shapes.own_rows(m, group), shape.k)
         return rows, up, weight(shape.n, shape.inner), group.name, shape.activation, m
+    if shape.attention:
+        heads, kv_heads, head_dim, causal = shape.attention
+        own = shapes.own_rows(m, group)
+        q, k, v = (random(own, count * head_dim) for count in (heads, kv_heads, kv_heads))
+        return q, k, v, group.name, head_dim, causal, m
     w = weight(shape.n, shape.k)
     if shape.op == "allgather+gemm":
         return random(shapes.own_rows(m, group), shape.k), [w], group.name, m, shape.keeps

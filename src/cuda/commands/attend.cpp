@@ -5,6 +5,7 @@
 
 #include "attention.hpp"
 #include "command.hpp"
+#include "cuda/runtime/world.hpp"
 #include "library.hpp"
 #include "shingle/base/error.hpp"
 
@@ -66,12 +67,14 @@ void require_served(const Plan& plan, const Attend& step) {
   const DType type = plan.buffers[static_cast<std::size_t>(step.q.buffer)].dtype;
   const std::int64_t dim = plan.problem().attention.head_dim;
   if (type == DType::f32) throw Unsupported("CUDA: cuDNN has no attention for f32: use bf16 or f16");
-  if (dim % 8 != 0)
-    throw Unsupported(fmt::format("CUDA: head_dim = {} must be a multiple of 8 for cuDNN's attention", dim));
+  if (dim % 8 != 0 || dim > 256)
+    throw Unsupported(
+        fmt::format("CUDA: head_dim = {} must be a multiple of 8 up to 256 for cuDNN's attention", dim));
   const auto* const form = std::get_if<placement::Matrix>(&step.out.form);
+  const RowRun run = form != nullptr ? form->rows.run_at(0, step.grid.rows) : RowRun{};
   if (!step.gates.empty() || !step.notify.empty() || form == nullptr || !replicas(step.out).empty() ||
-      form->rows.run_at(0, step.grid.rows).rows < step.grid.rows)
-    throw Unsupported("CUDA: a step 'attend' cannot have hooks");
+      run.matrix_row != 0 || run.rows < step.grid.rows)
+    throw Unsupported("CUDA: a step 'attend' has no hooks, and stores consecutive rows of one slice");
 }
 
 std::unique_ptr<Command> make_command(const Context& context, const Attend& step) {
@@ -101,8 +104,7 @@ std::unique_ptr<Command> make_command(const Context& context, const Attend& step
         .out_row = row_bytes(to) / element,
     };
     const AttendCommand::Run run{
-        context.memory.by_call() ? context.library.for_call(attention, context.settle)
-                                 : context.library.get(attention),
+        context.library.get(context.world.dnn(context.rank), attention, context.settle),
         at(step.q) + part.row * row_bytes(step.q), at(step.keys) + part.key * row_bytes(step.keys),
         at(step.values) + part.key * row_bytes(step.values), at(to) + part.row * row_bytes(to)};
     for (const Address& operand : {run.q, run.keys, run.values, run.out})

@@ -1,8 +1,10 @@
 #include "attention.hpp"
 
+#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <string>
 #include <unordered_map>
 
@@ -26,11 +28,20 @@ namespace {
 
 namespace fe = cudnn_frontend;
 
+constexpr std::size_t least_version = 91002;  // 9.10.2: any number of queries, right on Hopper
+
 /// Opens cuDNN, and the CUDA runtime that its frontend calls, once a process.
 void open_cudnn() {
   static const bool opened = [] {
-    const OpenedLibrary runtime(fmt::format("libcudart.so.{}", CUDART_VERSION / 1000));
+    const std::string soname = fmt::format("libcudart.so.{}", CUDART_VERSION / 1000);
+    const OpenedLibrary runtime(soname);
+    // The frontend prefers the runtime of CUDA 12 to that of its headers.
+    if (CUDART_VERSION >= 13000 && dlopen("libcudart.so.12", RTLD_NOW) != nullptr)
+      setenv("CUDNN_FRONTEND_CUDART_LIB_NAME", soname.c_str(), 0);
     fe::cudnn_dlhandle = OpenedLibrary(fmt::format("libcudnn.so.{}", CUDNN_MAJOR)).handle();
+    if (const std::size_t version = fe::detail::get_backend_version(); version < least_version)
+      throw Unsupported(
+          fmt::format("cuDNN {} is too old: attention needs {} or newer", version, least_version));
     return true;
   }();
   static_cast<void>(opened);
@@ -51,18 +62,6 @@ void check_graph(fe::error_t error, const AttentionProblem& p) {
                   name(p.type), error.get_message()));
 }
 
-fe::DataType_t type_of(const AttentionProblem& p) {
-  switch (p.type) {
-    case DType::bf16:
-      return fe::DataType_t::BFLOAT16;
-    case DType::f16:
-      return fe::DataType_t::HALF;
-    case DType::f32:
-      break;
-  }
-  throw Unsupported("CUDA: cuDNN has no attention for f32: use bf16 or f16");
-}
-
 enum Operand : std::int64_t { q = 1, keys, values, out };
 
 /// Queries, keys, values or results of all sequences and heads.
@@ -78,18 +77,22 @@ fe::graph::Tensor_attributes tensor(Operand operand, std::int64_t sequences, std
 
 DnnHandle::DnnHandle() {
   open_cudnn();
-  int device = 0, major = 0, minor = 0;
-  check(cudaGetDevice(&device), "cudaGetDevice");
-  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
-  check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "cudaDeviceGetAttribute");
+  int major = 0, minor = 0;
+  check(cudaGetDevice(&device_), "cudaGetDevice");
+  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device_), "cudaDeviceGetAttribute");
+  check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device_), "cudaDeviceGetAttribute");
   sm_version_ = 10 * major + minor;
   cudnnHandle_t made = nullptr;
   check_dnn(fe::detail::create_handle(&made), "cudnnCreate");
   handle_ = made;
 }
 
-DnnHandle::~DnnHandle() {
+DnnHandle::~DnnHandle() {  // waits for the current device
+  int before = 0;
+  cudaGetDevice(&before);
+  cudaSetDevice(device_);
   fe::detail::destroy_handle(static_cast<cudnnHandle_t>(handle_));
+  cudaSetDevice(before);
 }
 
 struct Attention::Graph {
@@ -97,13 +100,14 @@ struct Attention::Graph {
   AttentionProblem problem;
   fe::graph::Graph made{};
   std::size_t workspace_bytes = 0;
+  bool loaded = false;
 };
 
 Attention::Attention(const DnnHandle& handle, const AttentionProblem& problem)
     : graph_(new Graph{static_cast<cudnnHandle_t>(handle.get()), problem}) {
   const AttentionProblem& p = problem;
   fe::graph::Graph& graph = graph_->made;
-  graph.set_io_data_type(type_of(p))
+  graph.set_io_data_type(p.type == DType::f16 ? fe::DataType_t::HALF : fe::DataType_t::BFLOAT16)
       .set_intermediate_data_type(fe::DataType_t::FLOAT)
       .set_compute_data_type(fe::DataType_t::FLOAT)
       .set_sm_version(handle.sm_version());
@@ -143,10 +147,16 @@ void Attention::run(cudaStream_t stream, const AttentionOperands& operands, void
                                               {Operand::values, const_cast<void*>(operands.values)},
                                               {Operand::out, operands.out}};
   check_dnn(fe::detail::set_stream(graph_->handle, stream), "cudnnSetStream");
-  check_graph(graph_->made.execute(graph_->handle, all, workspace), graph_->problem);
+  if (fe::error_t error = graph_->made.execute(graph_->handle, all, workspace); error.is_bad())
+    throw CudaError(fmt::format("cuDNN's attention: {}", error.get_message()), cudaErrorUnknown, -1);
+}
+
+bool Attention::is_loaded() const noexcept {
+  return graph_->loaded;
 }
 
 void Attention::load() {
+  if (graph_->loaded) return;
   const AttentionProblem& p = graph_->problem;
   const auto bytes = [&](std::int64_t rows, std::int64_t row) {
     return static_cast<std::size_t>(p.sequences * rows * row) * size_bytes(p.type);
@@ -159,6 +169,8 @@ void Attention::load() {
     if (!memory->is_there()) return;
   run(stream.get(), {queries.get(), keys.get(), values.get(), out.get()}, workspace.get());
   stream.synchronize();
+  check_dnn(fe::detail::set_stream(graph_->handle, nullptr), "cudnnSetStream");  // `stream` goes
+  graph_->loaded = true;
 }
 
 }  // namespace shingle::cuda

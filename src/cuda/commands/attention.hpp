@@ -14,7 +14,7 @@ namespace shingle::cuda {
 /// cuDNN's handle. Belongs to the device that is current at construction.
 class DnnHandle {
  public:
-  /// Throws Unsupported if there is no cuDNN of the version that this build used.
+  /// Throws Unsupported if there is no cuDNN of the major version that this build used, or an old one.
   DnnHandle();
   ~DnnHandle();
   DnnHandle(const DnnHandle&) = delete;
@@ -25,7 +25,8 @@ class DnnHandle {
 
  private:
   void* handle_ = nullptr;  // a cudnnHandle_t
-  int sm_version_ = 0;      // 90 for compute capability 9.0
+  int device_ = 0;
+  int sm_version_ = 0;  // 90 for compute capability 9.0
 };
 
 /// out = softmax(Q·Kᵀ / sqrt(head_dim)) · V for each head of each sequence. Accumulates in fp32; results have
@@ -67,11 +68,14 @@ class Attention {
   Attention& operator=(const Attention&) = delete;
 
   /// `workspace` has workspace_bytes() bytes. Attentions that share a workspace must not run concurrently.
+  /// Throws CudaError.
   void run(cudaStream_t stream, const AttentionOperands& operands, void* workspace);
   std::size_t workspace_bytes() const noexcept;
-  /// Makes CUDA load the kernels, by one run on matrices of its own. Fit for a thread that captures a stream
-  /// in relaxed mode: waits for no other stream. Does nothing if there is no memory for the matrices.
+  /// Makes CUDA load the kernels, by one run on matrices of its own, unless that is done. Fit for a thread
+  /// that captures a stream in relaxed mode: waits for no other stream. Does nothing if there is no memory
+  /// for the matrices.
   void load();
+  bool is_loaded() const noexcept;
 
  private:
   struct Graph;

@@ -105,28 +105,17 @@ void LibraryCache::prepare(const BlasHandle& handle, const LibraryProblem& probl
   prepared_.emplace_back(p, std::move(product));
 }
 
-/// An attention that is in use; null if there is none.
-std::shared_ptr<Attention> LibraryCache::made(const AttentionProblem& problem) const {
-  for (const auto& [known, attention] : attentions_)
-    if (known == problem)
-      if (auto found = attention.lock()) return found;
-  return nullptr;
-}
-
-std::shared_ptr<Attention> LibraryCache::get(const AttentionProblem& problem) {
-  if (auto found = made(problem)) return found;
-  if (!dnn_) dnn_ = std::make_unique<DnnHandle>();
+std::shared_ptr<Attention> LibraryCache::get(const DnnHandle& handle, const AttentionProblem& problem,
+                                             const std::function<void()>& settle) {
   std::erase_if(attentions_, [](const auto& one) { return one.second.expired(); });
-  auto attention = std::make_shared<Attention>(*dnn_, problem);
-  attentions_.emplace_back(problem, attention);
-  return attention;
-}
-
-std::shared_ptr<Attention> LibraryCache::for_call(const AttentionProblem& problem,
-                                                  const std::function<void()>& settle) {
-  if (auto found = made(problem)) return found;
-  settle();
-  auto attention = get(problem);
+  const auto known = std::ranges::find(attentions_, problem, &decltype(attentions_)::value_type::first);
+  auto attention = known != attentions_.end() ? known->second.lock() : nullptr;
+  if (attention && attention->is_loaded()) return attention;
+  if (settle) settle();
+  if (!attention) {
+    attention = std::make_shared<Attention>(handle, problem);
+    attentions_.emplace_back(problem, attention);
+  }
   attention->load();
   return attention;
 }

@@ -31,24 +31,22 @@ class LibraryCache {
   /// waits for earlier calls, whose kernels may be waiting for a rank that is gone.
   std::shared_ptr<LibraryGemm> for_call(const BlasHandle& handle, const LibraryProblem& problem,
                                         const std::function<void()>& settle);
-  /// An attention. It is kept as long as it is used.
-  std::shared_ptr<Attention> get(const AttentionProblem& problem);
-  /// The same for calls: the kernels of a new one are loaded, after `settle`.
-  std::shared_ptr<Attention> for_call(const AttentionProblem& problem, const std::function<void()>& settle);
+  /// An attention, kept as long as it is used. Makes CUDA load the kernels of a new one, which needs an idle
+  /// device, as in for_call(); for calls `settle` waits for earlier ones, else it is empty.
+  std::shared_ptr<Attention> get(const DnnHandle& handle, const AttentionProblem& problem,
+                                 const std::function<void()>& settle);
   /// Finds the fastest algorithm for a product and for products of fewer rows, more than half as many.
   void prepare(const BlasHandle& handle, const LibraryProblem& problem);
 
  private:
   using Product = std::pair<LibraryProblem, std::shared_ptr<LibraryGemm>>;
   using Kernel = std::pair<LibraryProblem, std::vector<std::uint64_t>>;  // algorithm, as cuBLASLt encodes it
-  std::shared_ptr<Attention> made(const AttentionProblem& problem) const;
   static LibraryProblem typical(LibraryProblem problem);
   static Kernel kernel_of(LibraryProblem problem, const LibraryGemm& product);
 
   std::vector<Product> made_;
-  std::vector<Product> prepared_;   // for calls
-  std::vector<Kernel> loaded_;      // of calls
-  std::unique_ptr<DnnHandle> dnn_;  // made on first use
+  std::vector<Product> prepared_;  // for calls
+  std::vector<Kernel> loaded_;     // of calls
   std::vector<std::pair<AttentionProblem, std::weak_ptr<Attention>>> attentions_;
 };
 

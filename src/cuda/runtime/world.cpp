@@ -88,6 +88,7 @@ CudaWorld::CudaWorld(Parts parts, std::span<ncclComm* const> adopted) : parts_(s
     communicators_ = std::make_unique<Communicators>(parts_.local, size(), parent, connect_us);
     if (!is_alone()) parts_.processes = connect_by_nccl(*communicators_, first, size());
   }
+  for (const LocalRank& rank : parts_.local) dnn_[rank.rank()];
   machine_ = cuda_machine(size(), {.first_device = first.device()});
   // All processes must make the same plans, so all take the smallest number of SMs.
   machine_.workers = -static_cast<int>(all_max({-double(machine_.workers)})[0]);
@@ -167,6 +168,13 @@ const BlasHandle& CudaWorld::blas(int rank) {
     const DeviceGuard guard(local(rank).device());
     handle = Kept<BlasHandle>(new BlasHandle, UnlessHopeless{health_});
   }
+  return *handle;
+}
+
+/// Ranks may ask at the same time, each for its own.
+const DnnHandle& CudaWorld::dnn(int rank) {
+  auto& handle = dnn_.at(rank);
+  if (!handle) handle = Kept<DnnHandle>(new DnnHandle, UnlessHopeless{health_});
   return *handle;
 }
 

@@ -11,6 +11,7 @@
 
 #include "backend/processes.hpp"
 #include "backend/watcher.hpp"
+#include "cuda/commands/attention.hpp"
 #include "cuda/commands/blas.hpp"
 #include "cuda/commands/library.hpp"
 #include "cuda/nccl/communicators.hpp"
@@ -90,6 +91,8 @@ class CudaWorld final : public World {
 
   /// cuBLASLt's handle of a local rank.
   const BlasHandle& blas(int rank);
+  /// cuDNN's handle of a local rank, whose device must be current.
+  const DnnHandle& dnn(int rank);
   /// Products of cuBLASLt for calls on a local rank. They outlast the arena, which a context may replace.
   LibraryCache& library(int rank) { return libraries_[rank]; }
 
@@ -169,6 +172,7 @@ class CudaWorld final : public World {
   std::map<std::size_t, bool> side_by_side_;
   std::set<CommKey> exchanging_;
   std::map<int, Kept<BlasHandle>> blas_;   // by rank; made on first use
+  std::map<int, Kept<DnnHandle>> dnn_;     // by rank, of all local ones; made on first use
   std::map<int, LibraryCache> libraries_;  // by rank; use the handles
   const int exceptions_ = std::uncaught_exceptions();
   mutable Watcher watcher_;

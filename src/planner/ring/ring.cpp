@@ -113,7 +113,7 @@ std::optional<Reason> no_engines(const Problem& problem, const Machine& machine,
   if (params.engines < 0) return Reason{fmt::format("engines = {} must not be negative", params.engines)};
   if (!machine.peer_memory)
     return Reason{
-        "engines copy into the next rank's memory, which ranks do not reach here: without --engines they "
+        "engines copy into other ranks' memory, which ranks do not reach here: without --engines they "
         "send messages"};
   return planner::needs_all_ranks(problem, params.symmetric, "an engine");
 }

@@ -1,9 +1,10 @@
 // ring for ulysses-attention by copy engines (docs/mechanisms/attention.md).
 //
 // Engines copy rows of a head group's columns from the user's matrices straight to where a peer attends to
-// them, and results straight to the columns of their owner. So no pass packs or unpacks, and no worker moves
-// rows. Items and their order are those of ulysses.cpp. The keys and values of a group come ahead of its
-// items, and each result leaves while the next item is computed.
+// them, and results straight to the columns of their owner. So no pass packs or unpacks. Workers copy only
+// own keys and values, and results for outputs that peers do not reach. Items and their order are those of
+// ulysses.cpp. The keys and values of a group come ahead of its items, and each result leaves while the next
+// item is computed.
 //
 // Two lanes compute items in turn. Workers that an item leaves idle at its end begin the next one: a block of
 // queries over all keys takes up to some hundred us, so idle ends would cost more than what is hidden.
