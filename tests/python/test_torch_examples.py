@@ -13,8 +13,10 @@ NEEDS = {"04_llama_with_tp_plan": ["transformers", "accelerate"]}
 
 
 @pytest.mark.parametrize(
-    "name", ["02_an_op", "03_tensor_parallel_mlp", "04_llama_with_tp_plan", "05_training_step_with_compile"]
-)
+    "name",
+    ["02_an_op", "03_tensor_parallel_mlp", "04_llama_with_tp_plan", "05_training_step_with_compile",
+     "07_sequence_parallel_attention"],
+)  # fmt: skip
 def test_example(name):
     for package in NEEDS.get(name, []):
         pytest.importorskip(package, reason=f"{package} is not installed")
