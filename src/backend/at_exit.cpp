@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <mutex>
+#include <new>
 #include <utility>
 
 namespace shingle {
@@ -23,20 +24,20 @@ Registry& registry() {
 }
 
 /// Lets a fork wait for the lock: no thread of a child would release one that another thread of its parent
-/// held. The child has none of its parent's objects.
-void prepare_for_forks() {
-  ::pthread_atfork([] { registry().mutex.lock(); }, [] { registry().mutex.unlock(); },
-                   [] {
-                     registry().first = nullptr;
-                     registry().mutex.unlock();
-                   });
+/// held. The child has none of its parent's objects. Returns 0, or an error number.
+int prepare_for_forks() {
+  return ::pthread_atfork([] { registry().mutex.lock(); }, [] { registry().mutex.unlock(); },
+                          [] {
+                            registry().first = nullptr;
+                            registry().mutex.unlock();
+                          });
 }
 
 }  // namespace
 
 AtExit::AtExit(std::function<void(int status)> act) : act_(std::move(act)), process_(::getpid()) {
-  static const int registered = (prepare_for_forks(), ::on_exit(act_all, nullptr));
-  static_cast<void>(registered);
+  static const bool registered = prepare_for_forks() == 0 && ::on_exit(act_all, nullptr) == 0;
+  if (!registered) throw std::bad_alloc();
   const std::lock_guard lock(registry().mutex);
   next_ = registry().first;
   link_ = &registry().first;

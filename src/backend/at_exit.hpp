@@ -12,6 +12,7 @@ namespace shingle {
 /// make or destroy an AtExit. A fork waits for `act` to return if it has begun.
 class AtExit {
  public:
+  /// Throws std::bad_alloc.
   explicit AtExit(std::function<void(int status)> act);
   /// Waits for `act` to return if it has begun.
   ~AtExit();

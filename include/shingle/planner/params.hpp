@@ -122,7 +122,8 @@ struct RingParams {
   std::int32_t comm_workers = 0;  ///< as in SequentialParams
   std::int32_t slices = 0;        ///< of each rank's shard of the rows
   bool row_parallel = false;      ///< attention of all queries first, then only the projection in slices
-  bool unregistered = false;      ///< an allreduce uses messages
+  bool unregistered = false;      ///< an allreduce uses messages; peers of ulysses-attention copy
+                                  ///< results to internal memory
   bool symmetric = false;
   static const planner::ParamTable<RingParams>& table();
   bool operator==(const RingParams&) const = default;

@@ -53,7 +53,8 @@ def key_of(shape):
 def by(shape, choice):
     """The operator by the mechanism of a choice.
 
-    Not every mechanism gathers rows in their order; fused does. For attention no prediction is as good as this choice.
+    Not every mechanism gathers rows in their order; fused does. A context compares default params alone, and ring has
+    no engines by default.
     """
     if choice == PREDICTED:
         choice = "fused" if shape.keeps else "ring engines=1 slices=4" if shape.attention else None

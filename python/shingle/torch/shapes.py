@@ -39,7 +39,6 @@ def own_rows(rows, group):
 
 def rows_by_rank(rows, group):
     """Rows of each rank's shard, as own_rows()."""
-    tag_compile_caches()
     return [own_rows(rows, group._replace(rank=rank)) for rank in range(group.size)]
 
 

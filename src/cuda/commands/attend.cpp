@@ -82,15 +82,15 @@ std::unique_ptr<Command> make_command(const Context& context, const Attend& step
   require_served(context.plan, step);
   const Problem& problem = context.plan.problem();
   const std::int64_t dim = problem.attention.head_dim;
-  const auto element = static_cast<std::int64_t>(
-      size_bytes(context.plan.buffers[static_cast<std::size_t>(step.q.buffer)].dtype));
+  const DType type = context.plan.buffers[static_cast<std::size_t>(step.q.buffer)].dtype;
+  const auto element = static_cast<std::int64_t>(size_bytes(type));
   const auto row_bytes = [&](const Slice& slice) { return context.memory.row_bytes(slice.buffer); };
   const auto at = [&](const Slice& slice) { return context.memory.at(slice, context.parity); };
   const Slice& to = step.out.slice;
   std::vector<AttendCommand::Run> runs;
   for (const Part& part : parts_of(problem, step)) {
     const AttentionProblem attention{
-        .type = context.plan.buffers[static_cast<std::size_t>(step.q.buffer)].dtype,
+        .type = type,
         .sequences = part.sequences,
         .queries = part.queries,
         .keys = part.keys,

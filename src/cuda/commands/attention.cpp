@@ -28,7 +28,13 @@ namespace {
 
 namespace fe = cudnn_frontend;
 
-constexpr std::size_t least_version = 91002;  // 9.10.2: any number of queries, right on Hopper
+/// The oldest that takes any number of queries, and is right on Hopper.
+constexpr std::size_t least_version = 91002;
+
+/// "9.10.2"
+std::string text_of(std::size_t version) {
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
 
 /// Opens cuDNN, and the CUDA runtime that its frontend calls, once a process.
 void open_cudnn() {
@@ -40,8 +46,8 @@ void open_cudnn() {
       setenv("CUDNN_FRONTEND_CUDART_LIB_NAME", soname.c_str(), 0);
     fe::cudnn_dlhandle = OpenedLibrary(fmt::format("libcudnn.so.{}", CUDNN_MAJOR)).handle();
     if (const std::size_t version = fe::detail::get_backend_version(); version < least_version)
-      throw Unsupported(
-          fmt::format("cuDNN {} is too old: attention needs {} or newer", version, least_version));
+      throw Unsupported(fmt::format("cuDNN {} is too old: attention needs {} or newer", text_of(version),
+                                    text_of(least_version)));
     return true;
   }();
   static_cast<void>(opened);
@@ -58,8 +64,8 @@ void check_graph(fe::error_t error, const AttentionProblem& p) {
   throw Unsupported(
       fmt::format("cuDNN {} cannot compute attention of {} queries over {} keys, {} and {} heads "
                   "of {} columns, {}: {}",
-                  fe::detail::get_backend_version(), p.queries, p.keys, p.heads, p.kv_heads, p.head_dim,
-                  name(p.type), error.get_message()));
+                  text_of(fe::detail::get_backend_version()), p.queries, p.keys, p.heads, p.kv_heads,
+                  p.head_dim, name(p.type), error.get_message()));
 }
 
 enum Operand : std::int64_t { q = 1, keys, values, out };

@@ -1,4 +1,4 @@
-// Products of cuBLASLt and attentions of cuDNN of a rank. Equal ones are made, and products tuned, once.
+// A rank's products by cuBLASLt and attentions by cuDNN. Equal ones are made once; products are also tuned.
 #pragma once
 
 #include <functional>
@@ -31,8 +31,8 @@ class LibraryCache {
   /// waits for earlier calls, whose kernels may be waiting for a rank that is gone.
   std::shared_ptr<LibraryGemm> for_call(const BlasHandle& handle, const LibraryProblem& problem,
                                         const std::function<void()>& settle);
-  /// An attention, kept as long as it is used. Makes CUDA load the kernels of a new one, which needs an idle
-  /// device, as in for_call(); for calls `settle` waits for earlier ones, else it is empty.
+  /// An attention, kept as long as it is used. CUDA loads the kernels of a new one, which needs an idle
+  /// device as in for_call(). `settle` waits for earlier calls; outside of calls it is empty.
   std::shared_ptr<Attention> get(const DnnHandle& handle, const AttentionProblem& problem,
                                  const std::function<void()>& settle);
   /// Finds the fastest algorithm for a product and for products of fewer rows, more than half as many.

@@ -205,7 +205,7 @@ void plan_ring_mlp(RingBuilder& build, const Shards& shards);
 /// ulysses-attention: sends messages of one group of heads and one piece of a shard, while the attention of
 /// another is computed.
 void ulysses_by_slices(RingBuilder& build);
-/// The same by copy engines, for whole matrices of the user and without packing.
+/// The same by copy engines, without packing.
 void ulysses_by_engines(RingBuilder& build);
 /// Its default number of slices: as many groups of heads as K and V can be cut into, from 2 to 8.
 std::int32_t default_ulysses_slices(const Problem& problem);

@@ -111,7 +111,7 @@ class EngineSide {
   /// The columns that rank `by` attends to in a group, of some rows of the user's matrix on rank `of`.
   Slice heads(std::int32_t buffer, int of, int by, std::int64_t group, std::int64_t cols, std::int64_t first,
               std::int64_t rows) const {
-    return columns(build_.rows(buffer, of, first, rows), (by * cut_.groups + group) * cols, cols);
+    return columns(build_.rows(buffer, of, first, rows), (group * build_.world() + by) * cols, cols);
   }
 
   /// Results take the first engine, so that copies of inputs do not wait behind one that is not computed.
