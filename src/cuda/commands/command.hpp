@@ -4,10 +4,12 @@
 #include <cuda_runtime_api.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "cuda/kernels/elementwise.hpp"
 #include "cuda/kernels/flagged.hpp"
 #include "cuda/kernels/hooks.hpp"
 #include "cuda/nccl/communicators.hpp"
@@ -43,6 +45,9 @@ class Sequence final : public Command {
   std::vector<std::unique_ptr<Command>> parts_;
 };
 
+/// The passes that lanes share, by work queue.
+using QueuedPasses = std::map<std::int32_t, ElementwiseArgs>;
+
 /// Everything that the command of a launch is made from. The rank's device must be current when the command
 /// is made and when it is enqueued.
 struct Context {
@@ -59,6 +64,7 @@ struct Context {
   int parity = 0;
   Watch watch{};
   std::uint32_t* queues = nullptr;  ///< by work queue: number of items claimed
+  QueuedPasses* queued = nullptr;   ///< of this rank and parity; null: none is kept
   std::function<void()> settle{};   ///< of a plan for calls: waits for earlier calls, under the deadline
 
   Tables tables() const { return {plan, memory, table_memory, parity}; }

@@ -80,6 +80,50 @@ std::vector<std::int32_t> positions_of(const Tiling& tiling) {
   return positions;
 }
 
+/// A pass with its tables. Only if `waits` its items await their gates.
+ElementwiseArgs tabled(const Context& context, const Elementwise& step, bool waits) {
+  const TileGrid& grid = step.grid;
+  const auto& dtype = [&](const Placement& at) {
+    return context.plan.buffers[static_cast<std::size_t>(at.slice.buffer)].dtype;
+  };
+  const Tables tables = context.tables();
+  const std::vector<Tile> tiles = tiles_of(grid);
+  const Tiling tiling{grid, tiles, all_positions(grid), grid.tile_rows, 1, grid.tile_rows};
+  ElementwiseArgs args;
+  args.source_type = element(dtype(step.from.front()));
+  args.type = element(dtype(step.to));
+  args.rows = grid.rows, args.cols = grid.cols;
+  args.tile_rows = grid.tile_rows, args.tile_cols = grid.tile_cols;
+  args.tiles_n = static_cast<std::int32_t>(grid.tiles_n());
+  args.first = step.first, args.last = last_item(step);
+  args.order = context.table_memory.put(order_of(tiling, true));
+  if (row_wise(step)) args.position_of = context.table_memory.put(positions_of(tiling));
+  std::vector<Route> sources;
+  for (const Placement& from : step.from) sources.push_back(tables.route(from, tiling));
+  args.sources = context.table_memory.put(sources);
+  args.source_count = static_cast<std::int32_t>(sources.size());
+  args.to = tables.route(step.to, tiling);
+  args.activate = activate(step.epilogue.activation);
+  args.norm = step.norm.enabled;
+  args.epsilon = step.norm.epsilon;
+  args.has_residual = step.norm.residual;
+  if (args.has_residual) {
+    args.residual = tables.route(step.residual, tiling);
+    args.sum = tables.route(step.sum, tiling);
+  }
+  if (waits) args.gate = tables.gates(step.gates, tiling, context.rank);
+  args.notify = tables.notifies(step.notify, tiling, context.rank);
+  return args;
+}
+
+/// As tabled(). Steps that share a queue are one pass in several lanes, and share its tables.
+ElementwiseArgs tabled_once(const Context& context, const Elementwise& step, bool waits) {
+  if (step.queue < 0 || context.queued == nullptr) return tabled(context, step, waits);
+  const auto known = context.queued->find(step.queue);
+  if (known != context.queued->end()) return known->second;
+  return context.queued->emplace(step.queue, tabled(context, step, waits)).first->second;
+}
+
 }  // namespace
 
 void require_served(const Plan& plan, const Elementwise& step) {
@@ -136,43 +180,12 @@ std::unique_ptr<Command> make_command(const Context& context, const std::vector<
 
 std::unique_ptr<Command> make_command(const Context& context, const Elementwise& step) {
   require_served(context.plan, step);
-  const TileGrid& grid = step.grid;
-  if (grid.tiles() == 0 || step.first >= last_item(step)) return nullptr;
-  const auto& dtype = [&](const Placement& at) {
-    return context.plan.buffers[static_cast<std::size_t>(at.slice.buffer)].dtype;
-  };
-  const Tables tables = context.tables();
-  const std::vector<Tile> tiles = tiles_of(grid);
-  const Tiling tiling{grid, tiles, all_positions(grid), grid.tile_rows, 1, grid.tile_rows};
-  ElementwiseArgs args;
-  args.source_type = element(dtype(step.from.front()));
-  args.type = element(dtype(step.to));
-  args.rows = grid.rows, args.cols = grid.cols;
-  args.tile_rows = grid.tile_rows, args.tile_cols = grid.tile_cols;
-  args.tiles_n = static_cast<std::int32_t>(grid.tiles_n());
-  args.first = step.first, args.last = last_item(step);
-  args.order = context.table_memory.put(order_of(tiling, true));
-  if (row_wise(step)) args.position_of = context.table_memory.put(positions_of(tiling));
-  std::vector<Route> sources;
-  for (const Placement& from : step.from) sources.push_back(tables.route(from, tiling));
-  args.sources = context.table_memory.put(sources);
-  args.source_count = static_cast<std::int32_t>(sources.size());
-  args.to = tables.route(step.to, tiling);
-  args.activate = activate(step.epilogue.activation);
+  if (step.grid.tiles() == 0 || step.first >= last_item(step)) return nullptr;
+  const bool waits = !step.gates.empty() && context.launch.parts.empty();
+  ElementwiseArgs args = tabled_once(context, step, waits);
   Address bias, norm_weight;
   if (step.epilogue.bias) bias = context.memory.at(step.bias, context.parity);
-  args.norm = step.norm.enabled;
-  args.epsilon = step.norm.epsilon;
   if (args.norm) norm_weight = context.memory.at(step.norm_weight, context.parity);
-  args.has_residual = step.norm.residual;
-  if (args.has_residual) {
-    args.residual = tables.route(step.residual, tiling);
-    args.sum = tables.route(step.sum, tiling);
-  }
-  auto parts = parts_of(context, step);
-  const bool waits = !step.gates.empty() && context.launch.parts.empty();
-  if (waits) args.gate = tables.gates(step.gates, tiling, context.rank);
-  args.notify = tables.notifies(step.notify, tiling, context.rank);
   if (step.queue >= 0) args.queue = context.queues + step.queue;
   args.queue_grows = !context.memory.by_call();
   args.watch = context.watch;
@@ -181,7 +194,7 @@ std::unique_ptr<Command> make_command(const Context& context, const Elementwise&
   args.ctas = waits || !step.notify.empty() ? step.resources.most : 0;
   args.pairs = step.gates.empty() && args.ctas > 0;
   args.early = context.launch.may_start_early;
-  return std::make_unique<Pass>(args, std::move(parts), bias, norm_weight);
+  return std::make_unique<Pass>(args, parts_of(context, step), bias, norm_weight);
 }
 
 }  // namespace shingle::cuda

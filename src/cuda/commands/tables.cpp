@@ -56,30 +56,57 @@ class RowAddresses {
   std::size_t dests_;
 };
 
-/// Rows of a tile that are contiguous at a destination.
+/// First byte of a buffer on each rank, looked up once.
+class Bases {
+ public:
+  Bases(const Tables& tables, std::int32_t buffer)
+      : tables_(tables), buffer_(buffer), of_rank_(tables.plan.ranks.size(), nullptr) {}
+
+  char* of(std::int32_t rank) {
+    char*& base = of_rank_[static_cast<std::size_t>(rank)];
+    if (base == nullptr) base = tables_.memory.buffer(buffer_, rank, tables_.parity).at;
+    return base;
+  }
+
+ private:
+  const Tables& tables_;
+  std::int32_t buffer_;
+  std::vector<char*> of_rank_;  // null: not looked up, or a matrix that comes with each call
+};
+
+/// The kernel's rows [row, row + rows) of a tile, which are contiguous at a destination.
 struct TileRun {
   std::int64_t row = 0, rows = 0;
   char* at = nullptr;
+  bool ends_part = false;  ///< no row of the tile follows before the kernel's next part
 };
 
-/// The runs of a tile, in the order of their pieces. Runs that continue each other are one.
-std::vector<TileRun> tile_runs(const Tables& tables, const Placement& at, const Tiling& tiling,
-                               std::int64_t position) {
-  std::vector<TileRun> runs;
+/// The runs of a tile, in the order of their pieces, appended to `runs`. Runs that continue each other are
+/// one, unless another part of the tile begins.
+void add_tile_runs(const Tables& tables, const Placement& at, const Tiling& tiling, std::int64_t position,
+                   Bases& bases, std::vector<TileRun>& runs) {
+  const std::size_t begin = runs.size();
   const std::int64_t row_bytes = tables.memory.row_bytes(at.slice.buffer);
   const auto element = static_cast<std::int64_t>(
       size_bytes(tables.plan.buffers[static_cast<std::size_t>(at.slice.buffer)].dtype));
-  for_each_piece(
-      at, tiling.grid, tables.plan.routing(), position, tiling.tile(position), [&](const Piece& piece) {
-        char* const first = tables.memory.buffer(at.slice.buffer, piece.rank, tables.parity).at +
-                            piece.row * row_bytes + piece.col * element;
-        TileRun* const last = runs.empty() ? nullptr : &runs.back();
-        if (last && last->row + last->rows == piece.tile_row && last->at + last->rows * row_bytes == first)
-          last->rows += piece.rows;
-        else
-          runs.push_back({piece.tile_row, piece.rows, first});
-      });
-  return runs;
+  const Tile& tile = tiling.tile(position);
+  const std::int64_t height = tiling.grid.rect(tile).rows, part = ceil_div(height, tiling.parts);
+  for_each_piece(at, tiling.grid, tables.plan.routing(), position, tile, [&](const Piece& piece) {
+    char* first = bases.of(piece.rank) + piece.row * row_bytes + piece.col * element;
+    const std::int64_t end = piece.tile_row + piece.rows;
+    for (std::int64_t row = piece.tile_row; row < end;) {
+      const std::int64_t part_end = std::min((row / part + 1) * part, height);
+      const std::int64_t rows = std::min(end, part_end) - row, at_row = tiling.kernel_row(row, height);
+      const bool ends_part = row + rows == part_end;
+      TileRun* const last = runs.size() == begin ? nullptr : &runs.back();
+      if (last && !last->ends_part && last->row + last->rows == at_row &&
+          last->at + last->rows * row_bytes == first)
+        last->rows += rows, last->ends_part = ends_part;
+      else
+        runs.push_back({at_row, rows, first, ends_part});
+      row += rows, first += rows * row_bytes;
+    }
+  });
 }
 
 /// Table of a route whose tiles are cut into few runs: much faster than by single rows. Nothing if a tile has
@@ -91,30 +118,32 @@ struct PieceTable {
 std::optional<PieceTable> table_of_runs(const Tables& tables, const Placement& at, const Tiling& tiling,
                                         const std::vector<std::int64_t>& positions, std::size_t dests) {
   constexpr std::size_t most_runs = 16;
-  if (tiling.parts != 1) return std::nullopt;
   const std::int64_t row_bytes = tables.memory.row_bytes(at.slice.buffer);
-  std::vector<std::vector<TileRun>> tiles;
+  std::vector<TileRun> runs;
+  std::vector<std::size_t> ends;  // by tile
   std::int64_t piece = tiling.height;
+  Bases bases(tables, at.slice.buffer);
   for (const std::int64_t position : positions) {
-    const auto& runs = tiles.emplace_back(tile_runs(tables, at, tiling, position));
-    if (runs.size() > most_runs * dests) return std::nullopt;
-    const std::int64_t rows = tiling.grid.rect(tiling.tile(position)).rows;
-    for (const TileRun& run : runs) {
-      piece = std::gcd(piece, run.row);
-      // No row of the tile follows the last run in its piece.
-      if (run.row + run.rows < rows) piece = std::gcd(piece, run.rows);
+    const std::size_t begin = runs.size();
+    add_tile_runs(tables, at, tiling, position, bases, runs);
+    if (runs.size() - begin > most_runs * dests) return std::nullopt;
+    for (std::size_t i = begin; i < runs.size(); ++i) {
+      piece = std::gcd(piece, runs[i].row);
+      // No row of the tile follows the last run of a part in its piece.
+      if (!runs[i].ends_part) piece = std::gcd(piece, runs[i].rows);
     }
+    ends.push_back(runs.size());
   }
   const auto pieces = static_cast<std::size_t>(tiling.height / piece);
-  PieceTable table{std::vector<char*>(tiles.size() * pieces * dests, nullptr), piece};
+  PieceTable table{std::vector<char*>(ends.size() * pieces * dests, nullptr), piece};
   std::vector<std::size_t> found(pieces);
-  for (std::size_t t = 0; t < tiles.size(); ++t) {
+  for (std::size_t t = 0, i = 0; t < ends.size(); ++t) {
     std::ranges::fill(found, std::size_t{0});
-    for (const TileRun& run : tiles[t])
-      for (std::int64_t row = 0; row < run.rows; row += piece) {
-        const auto at_piece = static_cast<std::size_t>((run.row + row) / piece);
+    for (; i < ends[t]; ++i)
+      for (std::int64_t row = 0; row < runs[i].rows; row += piece) {
+        const auto at_piece = static_cast<std::size_t>((runs[i].row + row) / piece);
         if (found[at_piece] == dests) return std::nullopt;
-        table.entries[(t * pieces + at_piece) * dests + found[at_piece]++] = run.at + row * row_bytes;
+        table.entries[(t * pieces + at_piece) * dests + found[at_piece]++] = runs[i].at + row * row_bytes;
       }
   }
   return table;
@@ -180,6 +209,21 @@ TableBlocks::Block TableBlocks::take(std::size_t bytes) {
   return block;
 }
 
+std::vector<char> TableBlocks::take_staging() {
+  std::vector<char> staging;
+  if (!staging_.empty()) {
+    staging = std::move(staging_.back());
+    staging_.pop_back();
+  }
+  staging.reserve(block_bytes);
+  return staging;
+}
+
+void TableBlocks::give_staging(std::vector<char> staging) {
+  staging.clear();
+  staging_.push_back(std::move(staging));
+}
+
 TableMemory::~TableMemory() {
   for (const auto* const blocks : {&blocks_, &reserved_})
     for (const Block& block : *blocks)
@@ -205,8 +249,10 @@ char* TableMemory::reserve(std::size_t bytes) {
 
 const void* TableMemory::put(const void* values, std::size_t bytes) {
   if (bytes == 0) return nullptr;
-  if (blocks_.empty() || blocks_.back().tables.size() + bytes > blocks_.back().memory.bytes)
+  if (blocks_.empty() || blocks_.back().tables.size() + bytes > blocks_.back().memory.bytes) {
     blocks_.push_back(new_block(std::max(bytes, TableBlocks::block_bytes)));
+    if (pool_ != nullptr) blocks_.back().tables = pool_->take_staging();
+  }
   Block& block = blocks_.back();
   char* const to = block.memory.data + block.tables.size();
   const auto* const first = static_cast<const char*>(values);
@@ -216,14 +262,17 @@ const void* TableMemory::put(const void* values, std::size_t bytes) {
   return to;
 }
 
-void TableMemory::commit(cudaStream_t stream) {
+void TableMemory::commit(const Stream& stream, const std::function<void(const Stream&)>& settle) {
   for (Block& block : blocks_)
     if (!block.tables.empty())
       check(cudaMemcpyAsync(block.memory.data, block.tables.data(), block.tables.size(),
-                            cudaMemcpyHostToDevice, stream),
+                            cudaMemcpyHostToDevice, stream.get()),
             "cudaMemcpyAsync");
-  check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
-  for (Block& block : blocks_) block.tables = {};
+  settle(stream);
+  for (Block& block : blocks_) {
+    if (pool_ != nullptr) pool_->give_staging(std::move(block.tables));
+    block.tables = {};
+  }
 }
 
 std::vector<std::int64_t> all_positions(const TileGrid& grid) {
@@ -379,6 +428,7 @@ GateTable Tables::gates(const std::vector<TileGate>& gates, const Tiling& tiling
 
 NotifyTable Tables::notifies(const std::vector<TileNotify>& notifies, const Tiling& tiling, int rank) const {
   NotifyTable table;
+  if (notifies.empty()) return table;
   std::vector<Group> groups(notifies.size());
   std::vector<std::vector<std::uint32_t*>> current(notifies.size());  // counters of the current groups
   std::vector<std::uint32_t*> all;                                    // of all tiles

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstring>
+#include <functional>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -25,10 +26,14 @@ class TableBlocks {
   };
   Block take(std::size_t bytes);
   void give(Block block) { free_.push_back(block); }
+  /// Empty host memory for a block's tables, used before if possible: fresh pages cost more than tables.
+  std::vector<char> take_staging();
+  void give_staging(std::vector<char> staging);
 
  private:
   std::vector<DeviceMemory> slabs_;
   std::vector<Block> free_;
+  std::vector<std::vector<char>> staging_;
 };
 
 /// Device memory for the tables of a plan. Tables are collected on the host, and copied together.
@@ -47,9 +52,9 @@ class TableMemory {
   const T* put(const std::vector<T>& values) {
     return static_cast<const T*>(put(values.data(), values.size() * sizeof(T)));
   }
-  /// Copies all tables to the device. Complete on return. `stream` must have no other work. No put() may
-  /// follow.
-  void commit(cudaStream_t stream);
+  /// Enqueues the copy of all tables to the device; `settle` must wait until it is complete. `stream` must
+  /// have no other work. No put() may follow.
+  void commit(const Stream& stream, const std::function<void(const Stream&)>& settle);
   std::int64_t bytes() const { return bytes_; }
 
  private:

@@ -119,6 +119,7 @@ void CallExecutable::make(Rank& rank) {
                                   number, ArenaMemory::most_counts));
   rank.calls.queue.reserve(planned.lanes.size());
   while (rank.calls.workspaces.size() < rank.calls.queue.lanes()) rank.calls.workspaces.emplace_back();
+  QueuedPasses queued;
   for (const Launch& launch : rank.launches.launches)
     rank.commands.push_back(
         make_command({.world = world_,
@@ -134,9 +135,10 @@ void CallExecutable::make(Rank& rank) {
                       .parity = 0,
                       .watch = rank.calls.local.watch(rank.calls.words.epoch),
                       .queues = arena.place(number)->counts + counts,
+                      .queued = &queued,
                       .settle = [this] { arena_->synchronize(); }},
                      planned));
-  rank.tables.commit(rank.calls.uploads.get());
+  rank.tables.commit(rank.calls.uploads, [this](const Stream& stream) { settle(stream); });
   for (std::size_t i = 0; i < rank.commands.size(); ++i)
     if (rank.commands[i] != nullptr)
       rank.lanes = std::max(rank.lanes, static_cast<std::size_t>(rank.launches.launches[i].stream) + 1);
@@ -227,6 +229,11 @@ void CallExecutable::make_room(Rank& rank) {
                               [] { return false; });
 }
 
+/// Waits until an upload is complete.
+void CallExecutable::settle(const Stream& stream) {
+  arena_->monitor().wait_for(stream);
+}
+
 /// Throws InvalidArgument if a matrix of a local rank is missing.
 void CallExecutable::require_all(std::span<const CallMatrix> matrices) const {
   for (const auto& at : ranks_) {
@@ -301,7 +308,8 @@ const Graph* CallExecutable::graph_of(std::size_t index, const CallTag& tag,
   if (!std::exchange(rank.called, true)) return nullptr;
   const bool changes = world_.options().on_step != nullptr;
   return &rank.graphs.get(tag, matrices, rank.calls.captures, changes,
-                          [&](cudaStream_t on) { enqueue(index, tag, fit(rank, matrices, on), on); });
+                          [&](cudaStream_t on) { enqueue(index, tag, fit(rank, matrices, on), on); },
+                          [this](const Stream& stream) { settle(stream); });
 }
 
 /// Completes the addresses of the rank's matrices. Those that kernels cannot access get a copy for this call.

@@ -65,6 +65,7 @@ class CallExecutable final : public Executable {
   Outputs outputs_of(const Rank& rank, std::span<const CallMatrix> matrices) const;
   static std::size_t launches_of(const Rank& rank);
   void make_room(Rank& rank);
+  void settle(const Stream& stream);
   const Graph* graph_of(std::size_t index, const CallTag& tag, std::span<const CallMatrix> matrices);
   void enqueue(std::size_t index, const CallTag& tag, const Matrices& fitted, cudaStream_t stream);
   std::string unfit_for_graph() const;

@@ -15,10 +15,10 @@ std::uint64_t hash_of(std::span<const CallMatrix> matrices) {
   return hash ^ hash >> 32;
 }
 
-Graph capture(const Stream& stream, const CallGraphs::Enqueue& enqueue) {
+Graph capture(const Stream& stream, const CallGraphs::Enqueue& enqueue, const CallGraphs::Settle& settle) {
   Graph made = Graph::capture(stream.get(), enqueue);
   made.upload(stream.get());
-  stream.synchronize();
+  settle(stream);
   return made;
 }
 
@@ -35,20 +35,20 @@ bool CallGraphs::has_come_before(std::uint64_t hash) {
 }
 
 const Graph& CallGraphs::get(const CallTag& tag, std::span<const CallMatrix> matrices, const Stream& stream,
-                             bool changes, const Enqueue& enqueue) {
+                             bool changes, const Enqueue& enqueue, const Settle& settle) {
   const std::uint64_t hash = hash_of(matrices);
   const auto found =
       std::ranges::find_if(graphs_, [&](const Held& at) { return at.key.holds(tag, matrices, hash); });
   if (found != graphs_.end() && !changes) return found->graph;
   const Key key{tag.op, tag.m, {matrices.begin(), matrices.end()}, hash};
-  if (graphs_.empty()) return graphs_.emplace_back(key, capture(stream, enqueue)).graph;
+  if (graphs_.empty()) return graphs_.emplace_back(key, capture(stream, enqueue, settle)).graph;
   if (!changes && budget_ > 0 && has_come_before(hash)) {
-    const Graph& made = graphs_.emplace_back(key, capture(stream, enqueue)).graph;
+    const Graph& made = graphs_.emplace_back(key, capture(stream, enqueue, settle)).graph;
     --budget_;
     return made;
   }
   Held& shared = graphs_.front();
-  if (!shared.graph.update(stream.get(), enqueue)) shared.graph = capture(stream, enqueue);
+  if (!shared.graph.update(stream.get(), enqueue)) shared.graph = capture(stream, enqueue, settle);
   shared.key = key;
   return shared.graph;
 }

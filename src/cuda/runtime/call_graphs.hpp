@@ -21,6 +21,7 @@ class CallGraphs {
  public:
   /// Enqueues a call on a stream, which is being captured.
   using Enqueue = std::function<void(cudaStream_t)>;
+  using Settle = std::function<void(const Stream&)>;
 
   /// `budget`: how many more graphs the plans of a context may make. Must outlive this object.
   explicit CallGraphs(std::size_t& budget) : budget_(budget) {}
@@ -30,8 +31,9 @@ class CallGraphs {
 
   /// The graph of a call with these matrices, to launch before the next get(). Captures on `stream`, which
   /// must have no other work. `changes`: what enqueue() enqueues differs from call to call.
+  /// `settle` waits until an upload on it is complete.
   const Graph& get(const CallTag& tag, std::span<const CallMatrix> matrices, const Stream& stream,
-                   bool changes, const Enqueue& enqueue);
+                   bool changes, const Enqueue& enqueue, const Settle& settle);
 
  private:
   /// What a graph was captured for.

@@ -71,6 +71,17 @@ void Monitor::wait_until(const std::function<bool()>& done) {
   require_sound();
 }
 
+void Monitor::wait_for(const Stream& stream) const {
+  const auto deadline = deadline_in(timeout_us_ + epoch_slack_us);
+  for (const auto brisk = Clock::now() + attention; !stream.idle();) {
+    require_sound();
+    const auto now = Clock::now();
+    if (now > deadline)
+      throw Timeout(fmt::format("an upload to the device has not ended for {}", format_us(timeout_us_)));
+    if (now > brisk) std::this_thread::sleep_for(nap);
+  }
+}
+
 void Monitor::make_room(int rank, Backlog& backlog, std::size_t launches,
                         const std::function<bool()>& failed) const {
   if (!backlog.full(launches)) return;

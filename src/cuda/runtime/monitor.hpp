@@ -37,6 +37,8 @@ class Monitor {
   double connect_us() const { return std::max(timeout_us_, least_connect_us); }
   /// Watches until done() is true.
   void wait_until(const std::function<bool()>& done);
+  /// Waits until a stream of no epoch is idle. Such work is short, so the host polls without naps at first.
+  void wait_for(const Stream& stream) const;
   /// Waits until the driver's queues take an epoch of that many launches. A launch into a full queue would
   /// block without a deadline. Throws Timeout once failed() is true.
   void make_room(int rank, Backlog& backlog, std::size_t launches, const std::function<bool()>& failed) const;

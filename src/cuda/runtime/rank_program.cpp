@@ -55,6 +55,7 @@ void RankProgram::prepare() {
   const RankPlan& rank = plan_.ranks[static_cast<std::size_t>(local_.rank())];
   for (int parity = 0; parity < parities_; ++parity) {
     Commands& program = made->programs.emplace_back();
+    QueuedPasses queued;
     for (const Launch& launch : launches_.launches)
       program.push_back(make_command({.world = world_,
                                       .plan = plan_,
@@ -68,10 +69,11 @@ void RankProgram::prepare() {
                                       .rank = local_.rank(),
                                       .parity = parity,
                                       .watch = watch(),
-                                      .queues = queues_.get<std::uint32_t>()},
+                                      .queues = queues_.get<std::uint32_t>(),
+                                      .queued = &queued},
                                      rank));
   }
-  made->table_memory.commit(Stream().get());
+  made->table_memory.commit(Stream(), [](const Stream& stream) { stream.synchronize(); });
   std::swap(binding_, made);
   if (!made || !made->lent) return;
   made->graphs.clear();
