@@ -191,7 +191,12 @@ TEST(FusedPlan, AtEveryStepShardsMoveBetweenDifferentRanks) {
         test::for_each_step(plan, [&](const test::At& at, const Step& step) {
           if (const auto* copy = std::get_if<Copy>(&step))
             moves[static_cast<std::size_t>(at.rank)].emplace_back(copy->from.rank, copy->to.rank);
+          const auto* const pass = std::get_if<Elementwise>(&step);
+          if (pass != nullptr && pass->from.front().slice.rank != pass->to.slice.rank)
+            moves[static_cast<std::size_t>(at.rank)].emplace_back(pass->from.front().slice.rank,
+                                                                  pass->to.slice.rank);
         });
+        ASSERT_FALSE(moves[0].empty());
         for (std::size_t i = 0; i < moves[0].size(); ++i) {
           std::set<std::int32_t> sources, dests;
           for (const auto& of_rank : moves) {

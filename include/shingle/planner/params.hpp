@@ -138,7 +138,7 @@ struct FusedParams {
   bool stage_fp32 = false;     ///< partial products travel in fp32, not in the problem's dtype
   bool one_shot = false;       ///< allreduce: every rank sends its product to all ranks and sums all rows
   std::int64_t comm_rows = 0;  ///< rows of a communication tile
-  bool pull = false;           ///< the receiver fetches a shard; else its holder sends it
+  bool pull = false;           ///< workers fetch the shards of peers; else their holders send them
   Mover mover = Mover::copy_engine;             ///< what moves the shards
   CommOrder comm_order = CommOrder::automatic;  ///< order of the shards
   bool unregistered = false;  ///< shards are sent, not fetched; sums and rows are copied to the output

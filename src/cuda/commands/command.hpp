@@ -89,6 +89,9 @@ std::unique_ptr<Command> make_command(const Context& context, const Attend& step
 /// Adjacent passes of a lane that are merged into one (lower/launch_rules.hpp), group by group. The rows of
 /// all passes move as soon as their group has arrived, so no pass waits for the last group of another.
 std::unique_ptr<Command> make_command(const Context& context, const std::vector<Elementwise>& steps);
+/// A copy from a peer's memory, by a kernel. A copy engine would do it in a queue of the peer's device,
+/// behind copies that the peer has enqueued there, and these may wait for what this rank does next.
+std::unique_ptr<Command> make_fetch(const Context& context, const Slice& from, const Slice& to);
 /// What the launch of a GEMM sends of the delivery behind it (Launch::sends_until).
 ProductSends product_sends(const Context& context, const Gemm& step);
 /// A delivery: counts of arrivals and passes.

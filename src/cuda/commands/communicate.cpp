@@ -223,6 +223,7 @@ std::unique_ptr<Command> make_command(const Context& context, const Copy& step) 
   const CopyRows::Part part = part_of(context, step.from, step.to);
   // both are bound to the same memory
   if (part.to == part.from && part.to_pitch == part.from_pitch) return nullptr;
+  if (step.from.rank != context.rank) return make_fetch(context, step.from, step.to);
   return std::make_unique<CopyRows>(std::vector{part});
 }
 
@@ -234,12 +235,17 @@ std::unique_ptr<Command> make_command(const Context& context, const Broadcast& s
 
 std::unique_ptr<Command> make_command(const Context& context, const Swap& step) {
   if (step.a.rows == 0 || step.a.cols == 0) return nullptr;
-  const CopyRows::Part there = part_of(context, step.a, step.b), back = part_of(context, step.b, step.a);
+  const bool own_a = step.a.rank == context.rank;
+  const Slice &own = own_a ? step.a : step.b, &theirs = own_a ? step.b : step.a;
+  const CopyRows::Part there = part_of(context, own, theirs);
   const Address held{context.table_memory.reserve(there.width * there.rows)};
-  std::vector<CopyRows::Part> parts{{held, back.from, there.width, back.from_pitch, there.width, there.rows},
-                                    there,
-                                    {back.to, held, back.to_pitch, there.width, there.width, there.rows}};
-  return std::make_unique<CopyRows>(std::move(parts));
+  const CopyRows::Part keep{held, there.from, there.width, there.from_pitch, there.width, there.rows},
+      send{there.to, held, there.to_pitch, there.width, there.width, there.rows};
+  std::vector<std::unique_ptr<Command>> parts;
+  parts.push_back(std::make_unique<CopyRows>(std::vector{keep}));
+  parts.push_back(make_fetch(context, theirs, own));
+  parts.push_back(std::make_unique<CopyRows>(std::vector{send}));
+  return std::make_unique<Sequence>(std::move(parts));
 }
 
 std::unique_ptr<Command> make_command(const Context& context, const Fill& step) {

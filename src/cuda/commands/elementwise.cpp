@@ -197,4 +197,19 @@ std::unique_ptr<Command> make_command(const Context& context, const Elementwise&
   return std::make_unique<Pass>(args, parts_of(context, step), bias, norm_weight);
 }
 
+std::unique_ptr<Command> make_fetch(const Context& context, const Slice& from, const Slice& to) {
+  constexpr std::int32_t most_ctas = 16;  // they load as fast as a link delivers, and leave SMs to GEMMs
+  const auto whole = [](const Slice& slice) {
+    return Placement{slice, placement::Matrix{RowMap::identity(slice.rows)}};
+  };
+  Elementwise pass;
+  pass.grid = make_grid(to.rows, to.cols, 16, 1024);
+  pass.from.push_back(whole(from));
+  pass.to = whole(to);
+  ElementwiseArgs args = tabled(context, pass, false);
+  args.watch = context.watch;
+  args.ctas = most_ctas;
+  return std::make_unique<Pass>(args, std::vector<Pass::Part>{{nullptr, {}, 0, last_item(pass)}});
+}
+
 }  // namespace shingle::cuda

@@ -307,9 +307,10 @@ const Graph* CallExecutable::graph_of(std::size_t index, const CallTag& tag,
     return nullptr;
   if (!std::exchange(rank.called, true)) return nullptr;
   const bool changes = world_.options().on_step != nullptr;
-  return &rank.graphs.get(tag, matrices, rank.calls.captures, changes,
-                          [&](cudaStream_t on) { enqueue(index, tag, fit(rank, matrices, on), on); },
-                          [this](const Stream& stream) { settle(stream); });
+  return &rank.graphs.get(
+      tag, matrices, rank.calls.captures, changes,
+      [&](cudaStream_t on) { enqueue(index, tag, fit(rank, matrices, on), on); },
+      [this](const Stream& stream) { settle(stream); });
 }
 
 /// Completes the addresses of the rank's matrices. Those that kernels cannot access get a copy for this call.

@@ -171,9 +171,10 @@ FusedParams choose(const Problem& p, const Machine& machine, const FusedParams& 
   if (p.traits().shards_a()) {
     chosen.comm_rows = params.comm_rows > 0 ? params.comm_rows : communication_rows(p, machine);
     chosen.pull = params.pull && !params.unregistered;
-    chosen.mover = params.mover;
+    // A copy engine would fetch in a queue of the peer's device, behind copies that wait there.
+    chosen.mover = chosen.pull ? Mover::store : params.mover;
     chosen.comm_order = params.comm_order == CommOrder::automatic ? CommOrder::ring : params.comm_order;
-    if (params.mover == Mover::store) chosen.helpers = helpers_of(machine, params);
+    if (chosen.mover == Mover::store) chosen.helpers = helpers_of(machine, params);
   }
   return chosen;
 }

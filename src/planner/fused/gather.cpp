@@ -53,19 +53,18 @@ void Gather::move(const Handshake& handshake, int rank) const {
     move_by_workers(handshake, rank);
 }
 
-/// Copies one piece from `source`'s A to the gathered matrix of `dest`, and notifies its arrival.
-void Gather::move_piece(int rank, std::int32_t lane, int source, int dest, std::int64_t piece) const {
-  const std::int64_t count = rows(source, piece);
+/// Copies one piece of the rank's A to the gathered matrix of `dest`, and notifies its arrival.
+void Gather::send_piece(int rank, std::int32_t lane, int dest, std::int64_t piece) const {
+  const std::int64_t count = rows(rank, piece);
   if (count == 0) return;
   build_.step(rank, lane,
-              Copy{build_.rows(build_.a, source, first(piece), count),
-                   build_.rows(gathered_, dest, source * tiles_.shard + first(piece), count)});
-  build_.step(rank, lane, Notify{{arrived_, dest, entry(source, piece)}, 1});
+              Copy{build_.rows(build_.a, rank, first(piece), count),
+                   build_.rows(gathered_, dest, rank * tiles_.shard + first(piece), count)});
+  build_.step(rank, lane, Notify{{arrived_, dest, entry(rank, piece)}, 1});
 }
 
 void Gather::move_by_engine(const Handshake& handshake, int rank) const {
   const int world = build_.world();
-  const bool pull = build_.params().pull;
   // All workers copy the own rows before the GEMM, which begins with them. Within a GPU a copy engine uses
   // workers, and would get only those that the GEMM leaves.
   Elementwise own = pass(rank, rank, 0, pieces_);
@@ -76,12 +75,9 @@ void Gather::move_by_engine(const Handshake& handshake, int rank) const {
                       lane);  // at once, because a wait between two copies makes the engine pause
   const std::int64_t turns = interleaved() ? pieces_ : 1, each = pieces_ / turns;
   for (std::int64_t turn = 0; turn < turns; ++turn)
-    for (int i = 1; i < world; ++i) {
-      const int peer = pull ? source(rank, i) : dest(rank, i);
+    for (int i = 1; i < world; ++i)
       for (std::int64_t piece = turn * each; piece < (turn + 1) * each; ++piece)
-        move_piece(rank, lane, pull ? peer : rank, pull ? rank : peer, piece);
-      if (fetched_ >= 0 && turn + 1 == turns) build_.step(rank, lane, Notify{{fetched_, peer, rank}, 1});
-    }
+        send_piece(rank, lane, dest(rank, i), piece);
 }
 
 /// Workers push, or fetch, the same pieces: helpers beside the GEMM if there are any, else all workers before

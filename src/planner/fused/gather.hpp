@@ -40,7 +40,7 @@ class Gather {
   std::int64_t items_before(const TileGrid& items, std::int64_t piece) const;
   std::uint32_t arrivals(int rank, int source, std::int64_t piece) const;
 
-  void move_piece(int rank, std::int32_t lane, int source, int dest, std::int64_t piece) const;
+  void send_piece(int rank, std::int32_t lane, int dest, std::int64_t piece) const;
   void move_by_engine(const Handshake& handshake, int rank) const;
   void move_by_workers(const Handshake& handshake, int rank) const;
   Elementwise pass(int source, int dest, std::int64_t piece, std::int64_t count) const;

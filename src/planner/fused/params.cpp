@@ -74,7 +74,7 @@ const planner::ParamTable<FusedParams>& FusedParams::table() {
                             }),
           row<&P::comm_rows>("comm-rows", "ROWS", "Rows of a communication tile (allgather+gemm, mlp)",
                              comm_rows_to_try),
-          row<&P::pull>("pull", "", "The receiver fetches a shard; by default its holder sends it",
+          row<&P::pull>("pull", "", "Workers fetch the shards of peers; by default their holders send them",
                         [](const Tuning<P>& tuning) {
                           return gathers(tuning) && !tuning.fixed.unregistered ? std::vector{false, true}
                                                                                : std::vector<bool>{};
