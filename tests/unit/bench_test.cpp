@@ -100,6 +100,19 @@ TEST(Suite, HasShapesOfItsOwn) {
   EXPECT_NE(*last.problem.routing, *suite[suite.size() - 5].problem.routing);
 }
 
+TEST(Suite, TakesHeadsOfAttention) {
+  const auto suite = read_suite(SHINGLE_TEST_SOURCE_DIR "/bench/attention.json", 4, DType::bf16);
+  ASSERT_FALSE(suite.empty());
+  const Problem& projected = suite.front().problem;
+  EXPECT_EQ(projected.op, Op::attention_reducescatter);
+  EXPECT_EQ(projected.k, 64 / 4 * 128);
+  EXPECT_TRUE(projected.attention.causal);
+  const Problem& last = suite.back().problem;
+  EXPECT_EQ(last.op, Op::ulysses_attention);
+  EXPECT_EQ(last.n, 48 * 128);
+  EXPECT_EQ(last.attention.kv_heads, 48);
+}
+
 TEST(Suite, SaysWhatIsWrongWithItsFile) {
   const std::string path = testing::TempDir() + "/shingle_suite_" + std::to_string(::getpid()) + ".json";
   const auto expect = [&](const std::string& text, const std::string& words) {
@@ -135,6 +148,13 @@ TEST(Suite, SaysWhatIsWrongWithItsFile) {
          "takes no 'routing'");
   expect(R"({"shapes": [{"op": "gemm+alltoall", "m": [16], "n": [16], "k": [16], "routing": ["odd"]}]})",
          "odd");
+  const std::string attends = R"({"shapes": [{"op": "ulysses-attention", "m": [16])";
+  expect(attends + "}]}", "shapes[0].attention is missing; expected {");
+  expect(attends + R"(, "k": [16], "attention": {"heads": 2, "head_dim": 8}}]})",
+         "shapes[0].k is unknown; expected one of: op, m, attention");
+  expect(attends + R"(, "attention": {"heads": 2}}]})", "shapes[0].attention needs heads and head_dim");
+  expect(attends + R"(, "attention": {"heads": 2, "head_dim": 8, "causal": 1}}]})",
+         "shapes[0].attention.causal is 1; expected true or false");
   expect(R"({"shapes": [{"op": "gemm+allreduce", "m": [-1], "n": [16], "k": [16]}]})",
          "shapes[0].m[0] is -1");
   std::remove(path.c_str());

@@ -22,6 +22,7 @@ struct Sweep {
   std::string op;
   std::vector<std::int64_t> m, n, k;
   std::vector<std::string> routing;  ///< for an operator that routes
+  Attention attention{};             ///< for an operator that attends
 };
 
 struct Suite {
@@ -58,19 +59,15 @@ auto list_at(const json& object, const char* key, const std::string& path, const
   return all;
 }
 
-std::vector<std::int64_t> sizes_at(const json& object, const char* key, const std::string& path) {
-  return list_at(object, key, path, "a list of positive integers, such as [96, 768]",
-                 [](const json& value, const std::string& where) {
-                   if (!value.is_number_unsigned() || value == 0 ||
-                       value.get<std::uint64_t>() > static_cast<std::uint64_t>(max_extent))
-                     throw wrong(where, value, fmt::format("an integer from 1 to {}", max_extent));
-                   return value.get<std::int64_t>();
-                 });
+std::int64_t size_of(const json& value, const std::string& where) {
+  if (!value.is_number_unsigned() || value == 0 ||
+      value.get<std::uint64_t>() > static_cast<std::uint64_t>(max_extent))
+    throw wrong(where, value, fmt::format("an integer from 1 to {}", max_extent));
+  return value.get<std::int64_t>();
 }
 
-std::string word(const json& value, const std::string& where) {
-  if (!value.is_string()) throw wrong(where, value, "a string");
-  return value.get<std::string>();
+std::vector<std::int64_t> sizes_at(const json& object, const char* key, const std::string& path) {
+  return list_at(object, key, path, "a list of positive integers, such as [96, 768]", size_of);
 }
 
 void require_known(const json& object, const std::string& path, std::initializer_list<const char*> keys) {
@@ -80,17 +77,53 @@ void require_known(const json& object, const std::string& path, std::initializer
           fmt::format("{}{:.40} is unknown; expected one of: {}", path, key, fmt::join(keys, ", ")));
 }
 
+Attention attention_at(const json& shape, const std::string& path) {
+  constexpr const char* such = R"({"heads": 64, "kv_heads": 8, "head_dim": 128, "causal": true})";
+  const std::string where = path + "attention";
+  if (!shape.contains("attention"))
+    throw InvalidArgument(fmt::format("{} is missing; expected {}", where, such));
+  const json& object = shape.at("attention");
+  if (!object.is_object()) throw wrong(where, object, fmt::format("an object such as {}", such));
+  require_known(object, where + ".", {"heads", "kv_heads", "head_dim", "causal"});
+  const auto extent = [&](const char* key) {
+    return object.contains(key) ? size_of(object.at(key), where + "." + key) : 0;
+  };
+  Attention attention{
+      .heads = extent("heads"), .kv_heads = extent("kv_heads"), .head_dim = extent("head_dim")};
+  if (attention.heads == 0 || attention.head_dim == 0)
+    throw InvalidArgument(fmt::format("{} needs heads and head_dim", where));
+  if (object.contains("causal")) {
+    if (!object.at("causal").is_boolean())
+      throw wrong(where + ".causal", object.at("causal"), "true or false");
+    attention.causal = object.at("causal");
+  }
+  return attention;
+}
+
+std::string word(const json& value, const std::string& where) {
+  if (!value.is_string()) throw wrong(where, value, "a string");
+  return value.get<std::string>();
+}
+
 Sweep sweep_of(const json& shape, const std::string& where) {
   constexpr const char* such = R"({"op": "gemm+allreduce", "m": [4096], "n": [8192], "k": [4096]})";
   if (!shape.is_object()) throw wrong(where, shape, fmt::format("an object such as {}", such));
   const std::string path = where + ".";
-  require_known(shape, path, {"op", "m", "n", "k", "routing"});
   if (!shape.contains("op")) throw InvalidArgument(fmt::format("{}op is missing", path));
   Sweep sweep;
   sweep.op = word(shape.at("op"), path + "op");
+  const OperatorTraits& of_op = traits(parse_op(sweep.op));
+  if (!of_op.attends)
+    require_known(shape, path, {"op", "m", "n", "k", "routing"});
+  else if (of_op.multiplies())
+    require_known(shape, path, {"op", "m", "n", "attention"});
+  else
+    require_known(shape, path, {"op", "m", "attention"});
+  if (of_op.attends) sweep.attention = attention_at(shape, path);
   sweep.m = sizes_at(shape, "m", path);
-  sweep.n = sizes_at(shape, "n", path);
-  sweep.k = sizes_at(shape, "k", path);
+  const std::vector<std::int64_t> by_heads{0};
+  sweep.n = of_op.attends && !of_op.multiplies() ? by_heads : sizes_at(shape, "n", path);
+  sweep.k = of_op.attends ? by_heads : sizes_at(shape, "k", path);
   if (shape.contains("routing"))
     sweep.routing = list_at(shape, "routing", path, "a list of routings, such as [\"skewed\"]", word);
   return sweep;
@@ -116,7 +149,8 @@ Suite parse(const std::string& path) {
 void add_shapes(const Sweep& sweep, int world, DType dtype, std::vector<NamedProblem>& problems) {
   Problem problem{.op = parse_op(sweep.op), .world = world};
   problem.dtype = dtype;
-  problem.transpose_b = true;
+  problem.transpose_b = problem.traits().multiplies();
+  problem.attention = sweep.attention;
   if (problem.traits().routes() == sweep.routing.empty())
     throw InvalidArgument(
         fmt::format("{} {} 'routing'", sweep.op, problem.traits().routes() ? "needs" : "takes no"));
@@ -128,6 +162,7 @@ void add_shapes(const Sweep& sweep, int world, DType dtype, std::vector<NamedPro
       for (const std::int64_t n : sweep.n)
         for (const std::int64_t k : sweep.k) {
           problem.m = m, problem.n = n, problem.k = k;
+          if (problem.traits().attends) size_by_heads(problem);
           if (problem.traits().routes())
             problem.routing = std::make_shared<const Routing>(
                 shingle::make_routing(parse_routing_pattern(name), world,

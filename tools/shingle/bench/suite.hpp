@@ -16,7 +16,9 @@ namespace shingle::cli {
 /// ones also appear with an all-reduce. Model paths are relative to the file's folder.
 ///
 /// {"shapes": [{"op": "gemm+alltoall", "m": [4096, …], "n": […], "k": […], "routing": ["random", …]}, …]}:
-/// every combination of these. Routed problems are named after their routing.
+/// every combination of these. Routed problems are named after their routing. An operator that attends has
+/// "attention": {"heads": 64, "kv_heads": 8, "head_dim": 128, "causal": true} instead of k, and no n unless
+/// it multiplies.
 ///
 /// Products have no epilogue and no norm, and B is stored N×K. Throws IoError, or InvalidArgument with the
 /// file's name.

@@ -65,10 +65,7 @@ NamedProblem from_sizes(const ProblemFlags& flags, int world) {
     if (flags.k != 0 || (flags.n != 0 && !problem.traits().multiplies()))
       throw InvalidArgument(fmt::format("{} has --heads and --head-dim instead of {}", name(problem.op),
                                         problem.traits().multiplies() ? "--k" : "--n and --k"));
-    if (problem.attention.kv_heads == 0) problem.attention.kv_heads = problem.attention.heads;
-    const std::int64_t ranks = problem.traits().exchanges_heads() ? 1 : world;
-    problem.k = larger(problem.attention.heads / ranks, 1) * problem.attention.head_dim;
-    if (!problem.traits().multiplies()) problem.n = problem.k;
+    size_by_heads(problem);
   }
   const bool routed = problem.traits().routes();
   const auto need = [&](const char* flag, std::int64_t size) {
@@ -89,6 +86,14 @@ NamedProblem from_sizes(const ProblemFlags& flags, int world) {
 }
 
 }  // namespace
+
+void size_by_heads(Problem& problem) {
+  Attention& attention = problem.attention;
+  if (attention.kv_heads == 0) attention.kv_heads = attention.heads;
+  const std::int64_t ranks = problem.traits().exchanges_heads() ? 1 : problem.world;
+  problem.k = larger(attention.heads / ranks, 1) * attention.head_dim;
+  if (!problem.traits().multiplies()) problem.n = problem.k;
+}
 
 void note_left_out(const std::string& file, const ModelConfig& model) {
   const std::vector<LeftOutOp> left_out = left_out_operators(model);
