@@ -85,7 +85,7 @@ def flat(row):
         elif key == "names":
             case[key] = "/".join(value)
         elif key == "params":
-            case[key] = plan_text("", value)
+            case[key] = plan_text("", value or {})  # null: not planned
         elif isinstance(value, dict):
             for name, item in {key: value, **value}.items():
                 if isinstance(item, dict) and (time := quartiles(item)):

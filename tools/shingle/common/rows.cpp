@@ -145,7 +145,8 @@ RowHead head_of(const Work& work) {
           .n = p.n,
           .k = p.k,
           .inner = p.traits().chains() ? p.inner : 0,
-          .multiplies = p.traits().multiplies()};
+          .multiplies = p.traits().multiplies(),
+          .attention = p.traits().attends ? &p.attention : nullptr};
 }
 
 Row predicted_row(const NamedWork& named, const Candidate& candidate, const Machine& machine,

@@ -37,6 +37,7 @@ struct RowHead {
   std::int64_t k = 0;
   std::int64_t inner = 0;  ///< 0: there are no two products
   bool multiplies = true;
+  const Attention* attention = nullptr;  ///< null: there is none
 };
 RowHead head_of(const Work& work);
 

@@ -82,6 +82,12 @@ ordered_json json_of(const Row& row) {
   object["n"] = head.n;
   object["k"] = head.k;
   if (head.inner > 0) object["inner"] = head.inner;
+  if (head.attention != nullptr) {
+    object["heads"] = head.attention->heads;
+    object["kv_heads"] = head.attention->kv_heads;
+    object["head_dim"] = head.attention->head_dim;
+    object["causal"] = head.attention->causal;
+  }
   object["world"] = world_of(row.named.work);
   object["dtype"] = name(dtype_of(row.named.work));
   object["backend"] = row.backend;
