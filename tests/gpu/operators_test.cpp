@@ -204,7 +204,7 @@ Problem draw_attention(Dice& dice, int world) {
   }
   p.m = attention.lengths.empty() ? p.m
                                   : std::accumulate(attention.lengths.begin(), attention.lengths.end(), 0L);
-  p.k = attention.heads * attention.head_dim / (p.traits().exchanges_heads() ? 1 : world);
+  p.k = attention.heads * attention.head_dim / (p.traits().shards_tokens() ? 1 : world);
   p.n = p.traits().multiplies() ? 8 * dice.size(1, 80) : p.k;
   if (p.traits().multiplies()) {
     p.transpose_b = chance(dice, 60);

@@ -251,8 +251,8 @@ TEST(Measure, TimesTheComputationOfAttentionAlone) {
     problem.world = 2;
     problem.m = 33;
     problem.attention = {.heads = 4, .kv_heads = 2, .head_dim = 8, .causal = true, .lengths = {20, 13}};
-    problem.k = problem.traits().exchanges_heads() ? 32 : 16;
-    problem.n = problem.traits().exchanges_heads() ? 32 : 24;
+    problem.k = problem.traits().shards_tokens() ? 32 : 16;
+    problem.n = problem.traits().shards_tokens() ? 32 : 24;
     const auto inputs = random_inputs(problem, 3);
     Workspace memory(*world, *inputs);
     GemmAlone alone(*world, *inputs, memory);

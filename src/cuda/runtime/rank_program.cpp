@@ -40,6 +40,7 @@ RankProgram::RankProgram(CudaWorld& world, const Plan& plan, const RankLaunches&
   queue_.reserve(rank.lanes.size());
   check(preload_sync(), "load kernels");
   check(preload_elementwise(), "load kernels");
+  check(preload_merge(), "load kernels");
   check(preload_deliveries(), "load kernels");
   check(preload_skinny(), "load kernels");
   world.blas(local.rank());  // here, not in the launching threads: the map of handles has no lock

@@ -66,7 +66,7 @@ NamedProblem from_sizes(const ProblemFlags& flags, int world) {
       throw InvalidArgument(fmt::format("{} has --heads and --head-dim instead of {}", name(problem.op),
                                         problem.traits().multiplies() ? "--k" : "--n and --k"));
     if (problem.attention.kv_heads == 0) problem.attention.kv_heads = problem.attention.heads;
-    const std::int64_t ranks = problem.traits().exchanges_heads() ? 1 : world;
+    const std::int64_t ranks = problem.traits().shards_tokens() ? 1 : world;
     problem.k = larger(problem.attention.heads / ranks, 1) * problem.attention.head_dim;
     if (!problem.traits().multiplies()) problem.n = problem.k;
   }
