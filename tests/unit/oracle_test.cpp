@@ -121,14 +121,18 @@ TEST(Oracle, KnowsRowsThatAreDealtInBlocks) {
 TEST(Oracle, AttendsOnceForEveryToken) {
   Problem p = problem_of(Op::ulysses_attention, 3, 50, 24, 24);
   p.attention = {.heads = 6, .kv_heads = 3, .head_dim = 4};
-  p.validate();
-  std::vector<int> times(50);
-  for (const Panel& panel : make_panels(p, std::vector{0, 1, 2}, 16)) {
-    EXPECT_EQ(panel.terms, panel.readers);
-    for (std::int64_t row = panel.row; row < panel.row + panel.rows; ++row)
-      ++times[static_cast<std::size_t>(row)];
+  Problem zigzag = p;
+  zigzag.op = Op::allgather_attention, zigzag.row_order = RowOrder::zigzag;
+  for (const Problem& problem : {p, zigzag}) {
+    problem.validate();
+    std::vector<int> times(50);
+    for (const Panel& panel : make_panels(problem, std::vector{0, 1, 2}, 16)) {
+      EXPECT_EQ(panel.terms, panel.readers);
+      for (std::int64_t row = panel.row; row < panel.row + panel.rows; ++row)
+        ++times[static_cast<std::size_t>(row)];
+    }
+    EXPECT_THAT(times, testing::Each(1));
   }
-  EXPECT_THAT(times, testing::Each(1));
 }
 
 TEST(Oracle, JudgesASingleElementNearZeroBySizeOfItsTerms) {

@@ -48,7 +48,8 @@ class Engines final : public KeyTransport {
       : KeyTransport(build, timetable, CounterKind::set),
         freed_(build.counter("freed", timetable.turns())),
         handshake_(build),
-        engines_(static_cast<std::size_t>(build.world())) {
+        engines_(static_cast<std::size_t>(build.world())),
+        begun_(static_cast<std::size_t>(build.world())) {
     for (int rank = 0; rank < build.world(); ++rank)
       for (std::int32_t e = 0; e < build.params().engines; ++e)
         engines_[static_cast<std::size_t>(rank)].push_back(
@@ -73,7 +74,10 @@ class Engines final : public KeyTransport {
   void release(int rank, std::int64_t n) override {
     if (!has_next(rank, n)) return;
     const std::int64_t next = timetable_.turn(rank, n + room);
-    build_.notify_peer(rank, compute_lane, freed_, timetable_.sender(rank, next), next);
+    const int sender = timetable_.sender(rank, next);
+    if (begun_[static_cast<std::size_t>(rank)].insert(sender).second)
+      handshake_.await(build_, rank, compute_lane, sender);
+    build_.notify_peer(rank, compute_lane, freed_, sender, next);
   }
 
  private:
@@ -86,6 +90,7 @@ class Engines final : public KeyTransport {
   std::int32_t freed_;  // counter, by turn: the receiver has room
   Handshake handshake_;
   std::vector<std::vector<Engine>> engines_;  // by rank
+  std::vector<std::set<int>> begun_;          // by rank: ranks that its compute lane knows to have begun
 };
 
 }  // namespace
