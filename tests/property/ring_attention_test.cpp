@@ -240,8 +240,8 @@ TEST(RingAttention, HasReasonsWhereItHasNoPlan) {
 // ------------------------------------------------------------------------------------------------ wrong
 // plans
 
-/// Changes one step of a kind on a rank after the other: each such plan has to fail its proof, and by `rule`
-/// where one is given.
+/// Changes one step of a kind on a rank after the other: each such plan has to fail its proof, alone or in a
+/// context, and by `rule` where one is given.
 template <class S>
 void expect_refused(const Plan& right, const std::string& rule, const std::function<bool(S&)>& edit) {
   int changed = 0;
@@ -252,7 +252,8 @@ void expect_refused(const Plan& right, const std::string& rule, const std::funct
         auto* step = std::get_if<S>(&plan.ranks[r].lanes[l].steps[i]);
         if (step == nullptr || !edit(*step)) continue;
         ++changed;
-        const Proof proof = verify(plan);
+        Proof proof = verify(plan);
+        if (proof.ok) proof = verify(plan, Setting::context);
         EXPECT_FALSE(proof.ok) << "rank " << r << ", lane " << l << ", step " << i << "\n" << to_text(plan);
         if (!rule.empty()) {
           EXPECT_EQ(proof.rule, rule) << proof.failure;

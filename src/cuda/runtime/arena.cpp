@@ -7,6 +7,7 @@
 #include "cuda/commands/command.hpp"
 #include "cuda/kernels/flagged.hpp"
 #include "cuda/kernels/gemm.hpp"
+#include "cuda/kernels/merge.hpp"
 #include "cuda/kernels/skinny.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/device_guard.hpp"

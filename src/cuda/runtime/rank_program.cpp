@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cuda/kernels/flagged.hpp"
+#include "cuda/kernels/merge.hpp"
 #include "cuda/kernels/skinny.hpp"
 #include "cuda/kernels/sync.hpp"
 #include "cuda/raii/check.hpp"
