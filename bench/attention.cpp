@@ -27,7 +27,7 @@ std::vector<Candidate> candidates_of(Op op, int slices) {
 
 /// What a rank sends: of a sum all rows but its shard; or Q, K and V of its tokens, and a result like Q.
 double sent_bytes(const Problem& p) {
-  const double all = p.traits().exchanges_heads() ? static_cast<double>(2 * (p.k + p.kv_cols())) / p.world
+  const double all = p.traits().shards_tokens() ? static_cast<double>(2 * (p.k + p.kv_cols())) / p.world
                                                   : static_cast<double>(p.n);
   return static_cast<double>(p.m) * all * static_cast<double>(size_bytes(p.dtype)) * (p.world - 1) / p.world;
 }
@@ -80,7 +80,7 @@ int main(int argc, char** argv) {
   app.add_option("--json", json, "file for the record");
   CLI11_PARSE(app, argc, argv);
   problem.op = parse_op(op_name);
-  problem.k = problem.attention.heads / (problem.traits().exchanges_heads() ? 1 : problem.world) *
+  problem.k = problem.attention.heads / (problem.traits().shards_tokens() ? 1 : problem.world) *
               problem.attention.head_dim;
   if (!problem.traits().multiplies()) problem.n = problem.k;
 

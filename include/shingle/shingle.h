@@ -172,14 +172,17 @@ typedef enum shingle_row_order {
   SHINGLE_ROWS_CONTIGUOUS = 0,
   /// Ranks hold blocks of `row_block` rows in turn. Of gemm+reducescatter and allgather+gemm.
   SHINGLE_ROWS_BLOCK_CYCLIC = 1,
+  /// Rows are cut into 2 · ranks chunks of ceil(m / (2 · ranks)). Rank r holds chunks r and 2 · ranks - 1 - r,
+  /// in this order. Of allgather+attention.
+  SHINGLE_ROWS_ZIGZAG = 2,
 } shingle_row_order;
 
 /// An operator with its largest m. Sizes are those of one rank's GEMM: C[m×n] = op(A)[m×k] · op(B)[k×n].
 typedef struct shingle_operator {
   size_t struct_size;
   /// "gemm", "gemm+allreduce", "gemm+reducescatter", "allgather+gemm", "gemm+alltoall", "alltoall+gemm",
-  /// "mlp", "gemm+allgather+gemm", "attention+reducescatter", "ulysses-attention", "allgather",
-  /// "reducescatter", "allreduce" or "alltoall".
+  /// "mlp", "gemm+allgather+gemm", "attention+reducescatter", "ulysses-attention", "allgather+attention",
+  /// "allgather", "reducescatter", "allreduce" or "alltoall".
   const char* op;
   int64_t m;               ///< the largest m of a call; all-to-alls: rows of the rank that sends most
   int64_t n;               ///< columns of op(B)
@@ -223,7 +226,8 @@ typedef enum shingle_role {
   SHINGLE_RESIDUAL = 3,     ///< as SHINGLE_OUT
   SHINGLE_NORM_WEIGHT = 4,  ///< 1 × the columns of SHINGLE_OUT
   SHINGLE_KEYS = 5,         ///< attention+reducescatter: m rows, kv_heads / ranks · head_dim columns;
-                            ///< ulysses-attention: rows_a rows, kv_heads · head_dim columns
+                            ///< ulysses-attention and allgather+attention: rows_a rows, kv_heads · head_dim
+                            ///< columns
   SHINGLE_VALUES = 6,       ///< as SHINGLE_KEYS
   SHINGLE_DOWN = 7,         ///< mlp, gemm+allgather+gemm: inner×n, or n×inner with transpose_b
   SHINGLE_OUT = 8,          ///< rows_out×n, or rows_out×n/2 if swiglu is applied to the result

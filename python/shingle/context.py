@@ -299,7 +299,7 @@ def columns(largest, role, ranks):
     if role == "a" and largest.transpose_a:
         raise _abi.errors.Unsupported("transpose_a: the columns of A are the m of a call; not supported from Python")
     if role in ("keys", "values"):
-        return largest.kv_heads * largest.head_dim // (1 if largest.op == b"ulysses-attention" else ranks)
+        return largest.kv_heads * largest.head_dim // (ranks if largest.op == b"attention+reducescatter" else 1)
     return {"a": largest.k, "bias": b_cols}.get(role, out)
 
 

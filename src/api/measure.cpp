@@ -25,11 +25,15 @@ std::vector<Part> parts_of(const Problem& problem) {
   if (problem.traits().attends) {
     gemm.op = Op::attention_reducescatter;
     gemm.attention = problem.attention;
+    if (!problem.traits().splits_heads()) {  // a rank has as many heads as all ranks together
+      gemm.attention.heads *= problem.world;
+      gemm.attention.kv_heads *= problem.world;
+    }
   }
   gemm.world = problem.world;
   gemm.m = larger(problem.op == Op::gemm_allgather_gemm ? problem.shard_rows() : problem.m, 1);
   gemm.n = problem.traits().multiplies() ? problem.b_cols() : 1;
-  gemm.k = problem.traits().exchanges_heads() ? problem.k / problem.world : problem.k;
+  gemm.k = problem.traits().attends ? problem.attended_cols() : problem.k;
   gemm.dtype = problem.dtype;
   gemm.transpose_a = problem.transpose_a;
   gemm.transpose_b = problem.transpose_b;
@@ -42,16 +46,32 @@ std::vector<Part> parts_of(const Problem& problem) {
   return products;
 }
 
+/// The part of an attention of all tokens that has the queries of one run.
+Attend of_queries(Attend step, const GlobalRun& run) {
+  step.grid = make_grid(run.rows, step.grid.cols, step.grid.tile_rows, step.grid.tile_cols);
+  step.first_token = run.global_row;
+  step.q.row += run.global_row;
+  step.q.rows = run.rows;
+  step.out.slice.row += run.global_row;
+  step.out.slice.rows = run.rows;
+  step.out.form = placement::Matrix{RowMap::identity(run.rows)};
+  return step;
+}
+
 /// Steps of the sequential plan that compute, without communication and waits.
 Plan computation_alone(const Problem& problem, const Part& part, const Machine& machine) {
   Plan plan = make_plan(part.problem, machine, SequentialParams{}).value();
   if (!problem.traits().attends) return plan;
-  for (RankPlan& rank : plan.ranks) {
+  for (std::size_t r = 0; r < plan.ranks.size(); ++r) {
+    RankPlan& rank = plan.ranks[r];
     std::vector<Step> steps;
-    for (Step& step : rank.lanes[0].steps)
-      if (std::holds_alternative<Attend>(step) ||
-          (std::holds_alternative<Gemm>(step) && problem.traits().multiplies()))
+    for (Step& step : rank.lanes[0].steps) {
+      if (const auto* attend = std::get_if<Attend>(&step))
+        for (const GlobalRun& run : problem.query_runs(static_cast<int>(r)))
+          steps.push_back(of_queries(*attend, run));
+      else if (std::holds_alternative<Gemm>(step) && problem.traits().multiplies())
         steps.push_back(std::move(step));
+    }
     rank.issue.assign(steps.size(), 0);
     rank.lanes.resize(1);
     rank.lanes[0].steps = std::move(steps);

@@ -30,14 +30,16 @@ std::int64_t longest_sequence(const Problem& p) {
 /// Tokens [first, first + rows) of Q, K or V, from the ranks that hold them.
 void read_tokens(const Inputs& inputs, int rank, Role role, Area area, double* out) {
   const Problem& p = inputs.problem();
-  if (!p.traits().exchanges_heads()) return inputs.read(rank, role, area, out);
-  for (const std::int64_t end = area.row + area.rows; area.row < end;) {
-    const std::int64_t owner = area.row / p.shard_rows(), local = area.row % p.shard_rows();
-    const std::int64_t rows = smaller(p.shard_rows() - local, end - area.row);
-    inputs.read(static_cast<int>(owner), role, {local, rows, area.col, area.cols}, out);
-    area.row += rows;
-    out += rows * area.cols;
-  }
+  if (!p.traits().shards_tokens()) return inputs.read(rank, role, area, out);
+  const TokenRange wanted{area.row, area.row + area.rows};
+  for (int owner = 0; owner < p.world; ++owner)
+    for (const GlobalRun& run : p.a_runs(owner)) {
+      const TokenRange held = common(wanted, {run.global_row, run.global_row + run.rows});
+      if (held.empty()) continue;
+      inputs.read(owner, role,
+                  {run.local_row + held.first - run.global_row, held.count(), area.col, area.cols},
+                  out + (held.first - wanted.first) * area.cols);
+    }
 }
 
 /// The queries of some tokens, runs of them together.

@@ -51,12 +51,13 @@ double tolerance(const Problem& problem) {
   constexpr double c = 4;
   if (problem.traits().is_collective() && !problem.traits().reduces()) return 0;  // bytes are moved unchanged
   // Attention rounds its result once more, and its weights have the errors of the scores.
+  // Parts of one are rounded too.
   const double attention =
       problem.traits().attends
-          ? 2 * epsilon(problem.dtype) +
+          ? (problem.op == Op::allgather_attention ? 3 : 2) * epsilon(problem.dtype) +
                 c * (std::sqrt(static_cast<double>(problem.m)) + 16) * std::ldexp(1.0, -24)
           : 0;
-  if (problem.traits().exchanges_heads()) return attention;
+  if (problem.traits().shards_tokens()) return attention;
   // The first of two products is rounded once, element by element. Its accumulation errors pass the
   // activation, which has a slope of about one.
   const double first =

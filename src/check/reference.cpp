@@ -212,7 +212,7 @@ std::vector<Panel> make_panels(const Problem& problem, std::span<const int> rank
   } else if (problem.op == Op::gemm_alltoall || problem.op == Op::alltoall) {
     for (int source = 0; source < problem.world; ++source)
       cut(problem.routing->global_base(source), problem.routing->rows(source), {source}, ranks);
-  } else if (problem.traits().exchanges_heads()) {
+  } else if (problem.traits().shards_tokens()) {
     for (const int& rank : ranks)  // attention of another rank's shard would not be compared
       for (const GlobalRun& run : problem.out_runs(rank)) cut(run.global_row, run.rows, {rank}, {&rank, 1});
   } else {

@@ -27,6 +27,13 @@ struct Collect {
   void operator()(const Attend& step) {
     slices({step.q, step.keys, step.values});
     place(step.out);
+    if (step.lse.buffer >= 0) slices({step.lse});
+    tiles(step.notify);
+  }
+  void operator()(const Merge& step) {
+    for (const Merge::Part& part : step.parts) slices({part.value, part.lse});
+    place(step.to);
+    if (step.lse.buffer >= 0) slices({step.lse});
     tiles(step.notify);
   }
   void operator()(const Await& step) { found.counters = {step.counter}; }

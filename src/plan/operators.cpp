@@ -11,7 +11,7 @@ namespace {
 
 using enum CollectiveKind;
 
-constexpr std::array<OperatorTraits, 14> rows{{
+constexpr std::array<OperatorTraits, 15> rows{{
     {.op = Op::gemm, .name = "gemm", .products = 1},
     {.op = Op::gemm_allreduce, .name = "gemm+allreduce", .after = allreduce, .products = 1},
     {.op = Op::gemm_reducescatter, .name = "gemm+reducescatter", .after = reducescatter, .products = 1},
@@ -30,6 +30,7 @@ constexpr std::array<OperatorTraits, 14> rows{{
      .before = alltoall,
      .after = alltoall,
      .attends = true},
+    {.op = Op::allgather_attention, .name = "allgather+attention", .before = allgather, .attends = true},
     {.op = Op::allgather, .name = "allgather", .before = allgather},
     {.op = Op::reducescatter, .name = "reducescatter", .after = reducescatter},
     {.op = Op::allreduce, .name = "allreduce", .after = allreduce},

@@ -92,6 +92,7 @@ std::string_view name(const Step& step) {
     std::string_view operator()(const Broadcast&) const { return "broadcast"; }
     std::string_view operator()(const Swap&) const { return "swap"; }
     std::string_view operator()(const Attend&) const { return "attend"; }
+    std::string_view operator()(const Merge&) const { return "merge"; }
   };
   return std::visit(Namer{}, step);
 }

@@ -29,9 +29,9 @@ void validate_attention(const Problem& p) {
   require_extent("head_dim", a.head_dim, 1);
   if (a.heads % a.kv_heads != 0)
     throw InvalidArgument(fmt::format("heads = {} is not a multiple of kv_heads = {}", a.heads, a.kv_heads));
-  if (a.kv_heads % p.world != 0)
+  if (p.traits().splits_heads() && a.kv_heads % p.world != 0)
     throw InvalidArgument(fmt::format("kv_heads = {} is not a multiple of {} ranks", a.kv_heads, p.world));
-  const std::int64_t heads = p.traits().exchanges_heads() ? a.heads : a.heads / p.world;
+  const std::int64_t heads = p.traits().shards_tokens() ? a.heads : a.heads / p.world;
   if (heads > p.k || heads * a.head_dim != p.k)
     throw InvalidArgument(
         fmt::format("k = {} must be the {} columns of a rank's {} heads", p.k, heads * a.head_dim, heads));
@@ -42,7 +42,7 @@ void validate_attention(const Problem& p) {
   }
   if (!a.lengths.empty() && tokens != p.m)
     throw InvalidArgument(fmt::format("the sequences have {} tokens, but m = {}", tokens, p.m));
-  if (p.traits().exchanges_heads()) {
+  if (p.traits().shards_tokens()) {
     if (p.n != p.k)
       throw InvalidArgument(
           fmt::format("n = {} must equal k = {}: the result has the columns of the queries", p.n, p.k));
@@ -115,6 +115,8 @@ void Problem::validate() const {
     throw InvalidArgument(
         fmt::format("inner = {}, but {} has at most one GEMM; only mlp takes it", inner, name(op)));
   }
+  if (row_order == RowOrder::zigzag && op != Op::allgather_attention)
+    throw InvalidArgument(fmt::format("{} takes no zigzag rows: allgather+attention does", name(op)));
   if (row_order == RowOrder::block_cyclic) {
     if (op != Op::gemm_reducescatter && op != Op::allgather_gemm)
       throw InvalidArgument("block-cyclic rows are for gemm+reducescatter and allgather+gemm");
@@ -164,13 +166,30 @@ TokenRange Problem::seen_by(std::int64_t first, std::int64_t rows) const {
   return {sequence_of(first).first, attention.causal ? last + 1 : sequence_of(last).end};
 }
 
+TokenRange Problem::seeing(const TokenRange& keys) const {
+  if (keys.empty()) return {keys.first, keys.first};
+  return {attention.causal ? keys.first : sequence_of(keys.first).first, sequence_of(keys.end - 1).end};
+}
+
 std::vector<GlobalRun> Problem::shard_runs(int rank) const {
   const std::int64_t shard = shard_rows();
   std::vector<GlobalRun> runs;
+  const auto add = [&](std::int64_t first, std::int64_t most) {
+    const std::int64_t rows = smaller(most, m - first);
+    if (rows <= 0) return;
+    if (!runs.empty() && runs.back().global_row + runs.back().rows == first)
+      runs.back().rows += rows;
+    else
+      runs.push_back({runs.empty() ? 0 : runs.back().rows, first, rows});
+  };
   if (row_order == RowOrder::contiguous) {
-    const std::int64_t first = smaller(rank * shard, m);
-    const std::int64_t rows = smaller(first + shard, m) - first;
-    if (rows > 0) runs.push_back({0, first, rows});
+    add(rank * shard, shard);
+    return runs;
+  }
+  if (row_order == RowOrder::zigzag) {
+    const std::int64_t chunk = zigzag_rows();
+    add(rank * chunk, chunk);
+    add((2 * world - 1 - rank) * chunk, chunk);
     return runs;
   }
   // Virtual rows in global order. This rank owns the rank-th part of every block of world · row_block rows.
@@ -187,6 +206,10 @@ std::vector<GlobalRun> Problem::a_runs(int rank) const {
   if (traits().shards_a()) return shard_runs(rank);
   if (traits().routes()) return {{0, routing->global_base(rank), routing->rows(rank)}};
   return {{0, 0, m}};
+}
+
+std::vector<GlobalRun> Problem::query_runs(int rank) const {
+  return traits().splits_heads() ? std::vector<GlobalRun>{{0, 0, m}} : shard_runs(rank);
 }
 
 std::vector<GlobalRun> Problem::out_runs(int rank) const {
@@ -234,6 +257,7 @@ std::string describe(const Problem& p) {
   if (p.epilogue.bias) text += ", bias";
   if (p.epilogue.activation != Activation::none) text += fmt::format(", {}", name(p.epilogue.activation));
   if (p.norm.enabled) text += p.norm.residual ? ", residual + rmsnorm" : ", rmsnorm";
+  if (p.row_order == RowOrder::zigzag) text += ", zigzag";
   if (p.row_order == RowOrder::block_cyclic) text += fmt::format(", rows dealt in blocks of {}", p.row_block);
   return text + fmt::format(", {} rank{}", p.world, p.world == 1 ? "" : "s");
 }

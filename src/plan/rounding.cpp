@@ -68,6 +68,11 @@ std::string result_of(const Problem& p, const Rounding& rounding) {
   switch (rounding.summing) {
     case Summing::none:
       return of_one_rank(p);
+    case Summing::parts:
+      return fmt::format(
+          "attention to a part of the keys is computed in fp32 and rounded to {0}; parts are merged by their "
+          "log-sum-exp in fp32, and the result is rounded once to {0}",
+          type);
     case Summing::library:
       return products(p.dtype) + (p.traits().multiplies() ? "; " : "") +
              by_library(p.dtype, "the collective sums");
@@ -95,7 +100,9 @@ void add_summing(std::vector<Rounding>& all, Summing summing, DType staged) {
 }
 
 void add_statements(const Problem& problem, std::vector<Rounding>& all) {
-  if (!problem.traits().reduces()) return add_summing(all, Summing::none, problem.dtype);
+  if (!problem.traits().reduces()) add_summing(all, Summing::none, problem.dtype);
+  if (problem.op == Op::allgather_attention) add_summing(all, Summing::parts, problem.dtype);
+  if (!problem.traits().reduces()) return;
   add_summing(all, Summing::rank_order, problem.dtype);
   if (problem.traits().multiplies() && problem.dtype != DType::f32)
     add_summing(all, Summing::rank_order, DType::f32);

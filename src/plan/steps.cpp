@@ -8,6 +8,7 @@ const std::vector<TileGate>* gates_of(const Step& step) {
   if (const auto* gemm = std::get_if<Gemm>(&step)) return &gemm->gates;
   if (const auto* pass = std::get_if<Elementwise>(&step)) return &pass->gates;
   if (const auto* attend = std::get_if<Attend>(&step)) return &attend->gates;
+  if (const auto* merge = std::get_if<Merge>(&step)) return &merge->gates;
   return nullptr;
 }
 
@@ -15,6 +16,7 @@ const std::vector<TileNotify>* notifies_of(const Step& step) {
   if (const auto* gemm = std::get_if<Gemm>(&step)) return &gemm->notify;
   if (const auto* pass = std::get_if<Elementwise>(&step)) return &pass->notify;
   if (const auto* attend = std::get_if<Attend>(&step)) return &attend->notify;
+  if (const auto* merge = std::get_if<Merge>(&step)) return &merge->notify;
   return nullptr;
 }
 
@@ -22,6 +24,7 @@ const TileGrid* grid_of(const Step& step) {
   if (const auto* gemm = std::get_if<Gemm>(&step)) return &gemm->grid;
   if (const auto* pass = std::get_if<Elementwise>(&step)) return &pass->grid;
   if (const auto* attend = std::get_if<Attend>(&step)) return &attend->grid;
+  if (const auto* merge = std::get_if<Merge>(&step)) return &merge->grid;
   return nullptr;
 }
 
@@ -34,6 +37,7 @@ std::vector<std::int64_t> run_boundaries(const Step& step) {
   std::int64_t first = 0, last = 1;
   if (const auto* gemm = std::get_if<Gemm>(&step)) last = gemm->grid.positions();
   if (const auto* attend = std::get_if<Attend>(&step)) last = attend->grid.positions();
+  if (const auto* merge = std::get_if<Merge>(&step)) last = merge->grid.positions();
   if (const auto* pass = std::get_if<Elementwise>(&step)) first = pass->first, last = last_item(*pass);
   std::vector<std::int64_t> bounds{first, last};
   const auto cut = [&](const std::vector<std::int64_t>& ends) {

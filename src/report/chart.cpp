@@ -23,7 +23,7 @@ const Step& step_of(const Timeline& timeline, const Span& span) {
 char mark(const Timeline& timeline, const Span& span) {
   const Step& step = step_of(timeline, span);
   if (std::holds_alternative<Await>(step)) return '.';
-  if (std::holds_alternative<Elementwise>(step)) return '=';
+  if (passes(step)) return '=';
   const int group = group_of_span(timeline.plan, span);
   constexpr std::string_view marks = "0123456789abcdefghijklmnopqrstuvwxyz";
   return group < 0 ? '#' : marks[static_cast<std::size_t>(group) % marks.size()];

@@ -46,6 +46,7 @@ int group_at(const Step& step, std::int64_t position) {
   if (const auto* gemm = std::get_if<Gemm>(&step)) return group(*gemm);
   if (const auto* pass = std::get_if<Elementwise>(&step)) return group(*pass);
   if (const auto* attend = std::get_if<Attend>(&step)) return group(*attend);
+  if (const auto* merge = std::get_if<Merge>(&step)) return group(*merge);
   return -1;
 }
 
@@ -76,7 +77,10 @@ double cost_us(const Plan& plan, const Segment& segment, const UnitCosts& costs)
     return costs.product_us * work(plan, *gemm) * elements(gemm->grid, segment.first, segment.last);
   if (const auto* attend = std::get_if<Attend>(&step))
     return (costs.attend_us < 0 ? costs.product_us : costs.attend_us) *
-           elements(attend->grid, segment.first, segment.last);
+           elements(attend->grid, segment.first, segment.last) * static_cast<double>(attend->keys.rows) /
+           static_cast<double>(plan.problem().m);
+  if (const auto* merge = std::get_if<Merge>(&step))
+    return costs.pass_us * elements(merge->grid, segment.first, segment.last);
   if (const auto* pass = std::get_if<Elementwise>(&step)) {
     const auto tiles = row_wise(*pass) ? std::max<std::int64_t>(pass->grid.tiles_n(), 1) : 1;
     return costs.pass_us * elements(pass->grid, segment.first * tiles, segment.last * tiles);

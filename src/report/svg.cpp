@@ -42,8 +42,7 @@ std::string bar(const Plan& plan, const Span& span, double x, double y, double s
   std::string out = fmt::format(
       "<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{}\" fill=\"{}\" "
       "fill-opacity=\"{}\"><title>{}, {}</title></rect>\n",
-      x, y, wide, row_height, colour, std::holds_alternative<Elementwise>(step) ? 0.55 : 1, name(step),
-      format_us(took_us));
+      x, y, wide, row_height, colour, passes(step) ? 0.55 : 1, name(step), format_us(took_us));
   if (group < 0) return out;
   const std::string number = std::to_string(group);
   const double shown = std::min(wide, room);

@@ -34,6 +34,11 @@ std::string to_chrome_trace(std::span<const Timeline> timelines);
 /// ranks, from rank 0 on.
 std::string to_svg(std::span<const Timeline> timelines, int ranks = max_world);
 
+/// True if a step is a pass over finished tiles or parts of results.
+inline bool passes(const Step& step) {
+  return std::holds_alternative<Elementwise>(step) || std::holds_alternative<Merge>(step);
+}
+
 /// The lanes of one rank as lines of text, with `width` characters for the whole time, and the share of each
 /// kind of step. Shares that do not fit into `page` columns are on the next line.
 ///

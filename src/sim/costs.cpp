@@ -181,6 +181,8 @@ double Costs::items_us(const Step& step, std::int64_t first, std::int64_t last, 
     }
   } else if (const auto* attend = std::get_if<Attend>(&step)) {
     for (std::int64_t i = first; i < last; ++i) longest = std::max(longest, attend_us(*attend, i));
+  } else if (const auto* merge = std::get_if<Merge>(&step)) {
+    for (std::int64_t i = first; i < last; ++i) longest = std::max(longest, merge_us(*merge, i, workers));
   } else if (const auto* pass = std::get_if<Elementwise>(&step)) {
     for (std::int64_t i = first; i < last; ++i) longest = std::max(longest, pass_us(*pass, i, workers));
   }
@@ -210,12 +212,30 @@ double Costs::pass_us(const Elementwise& step, std::int64_t item, std::int32_t w
 double Costs::attend_us(const Attend& step, std::int64_t item) const {
   const TileRect rect = step.grid.rect(step.grid.tile(item));
   const Problem& problem = plan_.problem();
-  const TokenRange seen = problem.seen_by(step.first_token + rect.row, rect.rows);
-  // In a causal block, the last query sees all these keys, and each earlier query sees one fewer.
-  const double keys = static_cast<double>(seen.end - seen.first) -
-                      (problem.attention.causal ? static_cast<double>(rect.rows) / 2 : 0);
+  const std::int64_t first = step.first_token + rect.row;
+  const TokenRange all = problem.seen_by(first, rect.rows);
+  const TokenRange seen = common(all, {step.first_key, step.first_key + step.keys.rows});
+  // In a causal block whose last query sees all these keys, each earlier query sees one fewer.
+  const bool triangular = problem.attention.causal && seen.end == all.end;
+  const double keys = static_cast<double>(seen.count()) - (triangular ? static_cast<double>(rect.rows) / 2 : 0);
   return 4 * static_cast<double>(rect.rows) * keys * static_cast<double>(rect.cols) * us_per_flop_ /
          machine_.attention_rate;
+}
+
+/// Time of an item's reads and writes, as that of a pass that sums.
+double Costs::merge_us(const Merge& step, std::int64_t item, std::int32_t workers) const {
+  const TileRect rect = step.grid.rect(step.grid.tile(item));
+  const double cols = static_cast<double>(rect.cols);
+  const double heads = cols / static_cast<double>(plan_.problem().attention.head_dim);
+  double bytes = area(rect.rows, rect.cols) * width_of(step.to.slice);
+  if (step.lse.buffer >= 0) bytes += static_cast<double>(rect.rows) * heads * width_of(step.lse);
+  for (const Merge::Part& part : step.parts) {
+    const TokenRange rows = common({rect.row, rect.row + rect.rows}, {part.row, part.row + part.value.rows});
+    bytes += static_cast<double>(rows.count()) * (cols * width_of(part.value) + heads * width_of(part.lse));
+  }
+  const double in_memory = bytes * static_cast<double>(larger(workers, 1)) / memory_bytes_per_us_;
+  const double gbps = machine_.reduce_gbps > 0 ? machine_.reduce_gbps : machine_.pass_gbps;
+  return gbps == 0 ? in_memory : std::max(bytes / (gbps * 1e3), in_memory);
 }
 
 double Costs::moving_us(CollectiveKind kind, int ranks, std::int32_t workers, double bytes) const {

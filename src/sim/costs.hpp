@@ -49,6 +49,7 @@ class Costs {
   double pass_us(const Elementwise& step, std::int64_t item, std::int32_t workers) const;
   double store_again_us(const Placement& at, double bytes) const;
   double attend_us(const Attend& step, std::int64_t item) const;
+  double merge_us(const Merge& step, std::int64_t item, std::int32_t workers) const;
 
   const Plan& plan_;
   const Machine& machine_;

@@ -99,13 +99,12 @@ double flops_of(const Problem& p) {
     double flops = p.traits().multiplies() ? 2 * product(rows, p.b_cols(), p.k) : 0;
     if (p.traits().chains()) flops += 2 * product(p.m, p.n, p.inner);
     if (p.traits().attends) {
-      const std::int64_t cols = p.traits().exchanges_heads() ? p.k / p.world : p.k;
       constexpr std::int64_t block = 64;
-      for (std::int64_t row = 0; row < p.m; row += block) {
-        const std::int64_t queries = smaller(block, p.m - row);
-        const TokenRange seen = p.seen_by(row, queries);
-        flops += 4 * product(queries, seen.end - seen.first, cols);
-      }
+      for (const GlobalRun& run : p.query_runs(rank))
+        for (std::int64_t row = 0; row < run.rows; row += block) {
+          const std::int64_t queries = smaller(block, run.rows - row);
+          flops += 4 * product(queries, p.seen_by(run.global_row + row, queries).count(), p.attended_cols());
+        }
     }
     most = std::max(most, flops);
   }

@@ -12,12 +12,14 @@ namespace {
 const Resources& resources_of(const Step& step) {
   if (const auto* gemm = std::get_if<Gemm>(&step)) return gemm->resources;
   if (const auto* attend = std::get_if<Attend>(&step)) return attend->resources;
+  if (const auto* merge = std::get_if<Merge>(&step)) return merge->resources;
   return std::get<Elementwise>(step).resources;
 }
 
 const Placement& stored_at(const Step& step) {
   if (const auto* gemm = std::get_if<Gemm>(&step)) return gemm->out;
   if (const auto* attend = std::get_if<Attend>(&step)) return attend->out;
+  if (const auto* merge = std::get_if<Merge>(&step)) return merge->to;
   return std::get<Elementwise>(step).to;
 }
 

@@ -185,11 +185,11 @@ Params draw_low_latency_params(Dice& dice, const Problem& problem) {
 Problem draw_attention(Dice& dice, int world) {
   Problem p;
   p.world = world;
-  p.op = one_of(dice, {Op::attention_reducescatter, Op::ulysses_attention});
+  p.op = one_of(dice, {Op::attention_reducescatter, Op::ulysses_attention, Op::allgather_attention});
   p.m = chance(dice, 20) ? dice.size(1, 2 * world) : dice.size(1, chance(dice, 30) ? 1500 : 400);
   p.dtype = one_of(dice, {DType::bf16, DType::f16});
   Attention& attention = p.attention;
-  attention.kv_heads = world * dice.size(1, 4);
+  attention.kv_heads = (p.traits().splits_heads() ? world : 1) * dice.size(1, 4);
   attention.heads = attention.kv_heads * dice.size(1, 4);
   attention.head_dim = one_of(dice, {64, 64, 128, 128, 72, 96, 256});
   attention.causal = chance(dice, 60);
@@ -204,8 +204,9 @@ Problem draw_attention(Dice& dice, int world) {
   }
   p.m = attention.lengths.empty() ? p.m
                                   : std::accumulate(attention.lengths.begin(), attention.lengths.end(), 0L);
-  p.k = attention.heads * attention.head_dim / (p.traits().exchanges_heads() ? 1 : world);
+  p.k = attention.heads * attention.head_dim / (p.traits().shards_tokens() ? 1 : world);
   p.n = p.traits().multiplies() ? 8 * dice.size(1, 80) : p.k;
+  if (p.op == Op::allgather_attention && chance(dice, 50)) p.row_order = RowOrder::zigzag;
   if (p.traits().multiplies()) {
     p.transpose_b = chance(dice, 60);
     p.epilogue.bias = chance(dice, 30);

@@ -196,6 +196,8 @@ std::int64_t expected_elements(const Problem& p, const Plan& plan, int rank) {
     case Op::allgather:
     case Op::gemm_allgather_gemm:
       return p.shard_rows() * p.gathered_cols();
+    case Op::allgather_attention:
+      return 2 * p.shard_rows() * p.kv_cols();
     case Op::gemm_alltoall:
     case Op::alltoall:
       return p.routing->rows(rank) * wire_cols;

@@ -144,6 +144,10 @@ def calls(m, dtype):
             lambda q, k, v: st.ulysses_attention(q, k, v, causal=True, rows=m),
             [torch.randn(mine, heads, 64, device="cuda").to(dtype).requires_grad_() for heads in (8, 4, 4)],
         ),
+        "ring_attention": (
+            lambda q, k, v: st.ring_attention(q, k, v, causal=True, rows=m),
+            [torch.randn(mine, heads, 64, device="cuda").to(dtype).requires_grad_() for heads in (6, 3, 3)],
+        ),
         "mlp": (
             lambda x, u, d: st.mlp(x, u, d, activation="relu", rows=m),
             (shard, new(INNER, K), new(N, INNER)),

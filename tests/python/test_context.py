@@ -87,6 +87,31 @@ def test_ulysses_attention_takes_any_number_of_tokens(context, mechanism):
         np.testing.assert_allclose(np.concatenate(out), attention(q, k, v).reshape(m, -1), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("mechanism", [None, "sequential", "ring slices=2", "ring engines=1"])
+@pytest.mark.parametrize("zigzag", [False, True])
+def test_ring_attention_takes_any_number_of_tokens(context, mechanism, zigzag):
+    heads, kv_heads, dim = 6, 3, 4  # which two ranks do not divide
+    op = context.declare(
+        "allgather+attention", m=40, n=heads * dim, k=heads * dim, heads=heads, kv_heads=kv_heads, head_dim=dim,
+        causal=1, row_order=2 if zigzag else 0, mechanism=mechanism,
+    )  # fmt: skip
+    call = op.prepare([(rank, role) for rank in (0, 1) for role in ("a", "keys", "values", "out")])
+    for m in (40, 7, 1):
+        q, k, v = (np.random.randn(m, count, dim).astype(np.float32) for count in (heads, kv_heads, kv_heads))
+        tokens, chunk = np.arange(m), (m + 3) // 4
+        shards = tokens[: (m + 1) // 2], tokens[(m + 1) // 2 :]
+        if zigzag:
+            at = np.minimum(tokens // chunk, 3)
+            shards = [np.concatenate((tokens[at == rank], tokens[at == 3 - rank])) for rank in (0, 1)]
+        own = [[np.ascontiguousarray(x[at].reshape(-1, x[0].size)) for x in (q, k, v)] for at in shards]
+        out = [np.full((len(rows[0]), heads * dim), np.nan, np.float32) for rows in own]
+        call(m, [dense(matrix) for rows, result in zip(own, out) for matrix in (*rows, result)])
+        context.synchronize()
+        wanted = attention(q, k, v).reshape(m, -1)
+        for rows, result in zip(shards, out):
+            np.testing.assert_allclose(result, wanted[rows], rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("mechanism", ["sequential", "ring row-parallel", "fused"])
 def test_attention_reduce_scatter(context, mechanism):
     m, n, heads, kv_heads, dim = 30, 6, 4, 2, 8

@@ -170,9 +170,32 @@ def mlp_case(m, dtype, activation):
 
 def ulysses_case(m, dtype, causal, batch, heads_apiece=2):
     rank, ranks = sizes()
+
+    def attend(q, k, v):
+        return st.ulysses_attention(q, k, v, causal=causal, rows=m)
+
+    attention_case(attend, own, m, dtype, causal, batch, heads_apiece, ranks)
+
+
+def ring_case(m, dtype, causal, zigzag, batch=None, heads_apiece=2):
+    rank, ranks = sizes()
+
+    def tokens(x):
+        chunks = x.split((m + 2 * ranks - 1) // (2 * ranks))
+        chunks = [*chunks, *[x[:0]] * (2 * ranks - len(chunks))]
+        return torch.cat((chunks[rank], chunks[2 * ranks - 1 - rank])) if zigzag else own(x)
+
+    def attend(q, k, v):
+        return st.ring_attention(q, k, v, causal=causal, zigzag=zigzag, rows=m)
+
+    attention_case(attend, tokens, m, dtype, causal, batch, heads_apiece, 1)
+
+
+def attention_case(attend, own, m, dtype, causal, batch, heads_apiece, kv_heads):
+    """own: this rank's tokens of a tensor."""
     middle = [batch] if batch else []
-    q = random(m, *middle, heads_apiece * ranks, K)
-    k, v = (random(m, *middle, ranks, K) for _ in range(2))
+    q = random(m, *middle, heads_apiece * kv_heads, K)
+    k, v = (random(m, *middle, kv_heads, K) for _ in range(2))
     coefficients = torch.randn(q.shape).double()
     of_heads = [x.flatten(1, -2).transpose(0, 1) for x in (q, k, v)]  # [batch · heads, m, K]
     scores = of_heads[0] @ of_heads[1].repeat_interleave(heads_apiece, 0).transpose(1, 2) / K**0.5
@@ -182,7 +205,7 @@ def ulysses_case(m, dtype, causal, batch, heads_apiece=2):
     whole = whole.transpose(0, 1).reshape(q.shape)
     (whole * coefficients).sum().backward()
     leaves = [leaf(own(x).to(dtype)) for x in (q, k, v)]
-    out = st.ulysses_attention(*leaves, causal=causal, rows=m)
+    out = attend(*leaves)
     close(out, own(whole), dtype, "result")
     (out * own(coefficients).to(dtype)).sum().backward()
     for name, got, x in zip("qkv", leaves, (q, k, v)):
@@ -253,6 +276,16 @@ def test_ulysses_attention(ranks, m):
     on_ranks(ranks, ulysses_case, m, torch.float64, True, 3, 1)
 
 
+@RANKS
+@ROWS
+def test_ring_attention(ranks, m):
+    for dtype in DTYPES:
+        on_ranks(ranks, ring_case, m, dtype, True, True)
+    on_ranks(ranks, ring_case, m, torch.float64, True, False)
+    on_ranks(ranks, ring_case, m, torch.float64, False, True, 2)
+    on_ranks(ranks, ring_case, m, torch.float64, True, False, 3, 1)
+
+
 def strides_and_dimensions_case():
     rank, ranks = sizes()
     x, w = torch.randn(4 * ranks, 3, 2 * K)[..., ::2], torch.randn(K, N).t()
@@ -315,6 +348,9 @@ def bad_input_case():
         ("other batch or head", lambda: st.ulysses_attention(q, q[..., :4], q)),
         ("torch.int32", lambda: st.ulysses_attention(q.int(), q.int(), q.int())),
         ("of rows = 99", lambda: st.ulysses_attention(q, q, q, rows=99)),
+        ("k's must divide q's", lambda: st.ring_attention(q[:, :2], q, q)),
+        ("in a zigzag", lambda: st.ring_attention(q[:3], q[:3], q[:3], zigzag=True)),
+        ("of rows = 99", lambda: st.ring_attention(q, q, q, rows=99)),
         ("down.shape", lambda: st.mlp(x, torch.randn(6, K), torch.randn(N, 4))),
     ]  # fmt: skip
     for match, call in wrong:

@@ -78,7 +78,10 @@ def kernels_case():
                 wide_heads = random(5, 4 * K)
                 for q in (wide_heads[:, : 2 * K].contiguous(), wide_heads[:, : 2 * K], wide_heads[:, ::2]):
                     for causal in (False, True):
-                        close(*results("ulysses_attention", q, random(5, K), random(5, K), "0", K // 2, causal))
+                        k, v = random(5, K), random(5, K)
+                        close(*results("ulysses_attention", q, k, v, "0", K // 2, causal))
+                        close(*results("ring_attention", q, k, v, "0", K // 2, causal, False, 5))
+                        close(*results("ring_attention", q, k, v, "0", K // 2, causal, True, 5))
                 norm = random(5, N), random(N)
                 close(*results("gemm_all_reduce_norm", x, w, *norm, "0", random(N), 1e-3))
                 close(*results("gemm_all_reduce_norm", x, w, *norm, "0", None, 1e-5))
@@ -88,7 +91,7 @@ def kernels_case():
                     inner = random(N, 4 if activation == "swiglu" else 8)
                     close(*results("mlp", x, up, inner, "0", activation))
                 close(*results("mlp", x, up, down.t().contiguous().t(), "0", "swiglu"))
-        for op in ("mlp", "ulysses-attention"):
+        for op in ("mlp", "ulysses-attention", "allgather+attention"):
             assert overlapped.counts["overlapped." + op] > 0 and not overlapped.counts["sequential." + op]
 
 
@@ -181,6 +184,7 @@ def measure_case():
             Shape("allgather+gemm", N, K, "f32", 1), Shape("alltoall+gemm", N, K, "f32", 1),
             Shape("mlp", N, K, "f32", 1, inner=4, activation="swiglu"),
             Shape("ulysses-attention", K, K, "f32", 1, attention=(2, 1, 4, True), transpose_b=False),
+            Shape("allgather+attention", K, K, "f32", 1, attention=(2, 1, 4, True), zigzag=True, transpose_b=False),
         ):  # fmt: skip
             found = warming.measure(group, shape, [16, 64], None)
             assert list(found) == [16, 64]
@@ -236,6 +240,7 @@ def test_table_survives_a_file(tmp_path):
     full.rows[Shape("mlp", 1, 2, "bf16", 4, 8)] = [(64, LIBRARY), (128, PREDICTED)]
     full.rows[Shape("gemm+allreduce", 1, 2, "bf16", 4)] = [(16, "fused one-shot")]
     full.rows[Shape("ulysses-attention", 8, 8, "bf16", 2, attention=(2, 2, 4, True))] = [(16, LIBRARY)]
+    full.rows[Shape("allgather+attention", 8, 8, "bf16", 2, attention=(2, 2, 4, True), zigzag=True)] = [(16, "ring")]
     full.save(path)
     read.load(path)
     assert read == full

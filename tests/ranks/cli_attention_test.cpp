@@ -11,6 +11,7 @@ using testing::HasSubstr;
 
 const std::string heads = "--m 50 --heads 8 --kv-heads 4 --head-dim 8 --world 2 ";
 const std::string ulysses = "--op ulysses-attention " + heads;
+const std::string ring_attention = "--op allgather+attention --m 50 --heads 6 --kv-heads 3 --head-dim 8 --world 4 ";
 
 TEST_F(Cli, RunsAttention) {
   for (const std::string flags :
@@ -32,15 +33,27 @@ TEST_F(Cli, RunsAttention) {
   EXPECT_EQ(rows(ulysses + "--mechanism ring --slices 3")[0].at("params").at("slices"), 3);
 }
 
+TEST_F(Cli, RunsRingAttention) {
+  for (const std::string flags : {"", "--causal --row-order zigzag", "--causal --seq-lens 13,7,30",
+                                  "--dtype bf16 --row-order zigzag --slices 3"})
+    for (const json& row : rows("--mechanism sequential,ring " + ring_attention + flags)) {
+      EXPECT_EQ(row.at("verified"), true) << flags << " " << row;
+      EXPECT_EQ(row.at("n"), 48);
+    }
+  EXPECT_THAT(run("run --timeline --repeat 1 --mechanism ring " + ring_attention).out, HasSubstr("merge"));
+  expect_refused("run --row-order zigzag " + ulysses, "takes no zigzag rows");
+}
+
 TEST_F(Cli, PlansAndProvesAttention) {
-  for (const std::string mechanism : {"sequential", "ring --slices 2"}) {
-    const Outcome plan = run("plan --format json --mechanism " + mechanism + " " + ulysses);
-    ASSERT_EQ(plan.code, 0) << plan.err;
-    write("plan.json", plan.out);
-    const Outcome proof = run("verify " + path("plan.json"));
-    EXPECT_EQ(proof.code, 0) << proof.err;
-    EXPECT_THAT(proof.out, HasSubstr("proven"));
-  }
+  for (const std::string mechanism : {"sequential", "ring --slices 2"})
+    for (const std::string& problem : {ulysses, ring_attention + "--causal --row-order zigzag"}) {
+      const Outcome plan = run("plan --format json --mechanism " + mechanism + " " + problem);
+      ASSERT_EQ(plan.code, 0) << plan.err;
+      write("plan.json", plan.out);
+      const Outcome proof = run("verify " + path("plan.json"));
+      EXPECT_EQ(proof.code, 0) << proof.err;
+      EXPECT_THAT(proof.out, HasSubstr("proven"));
+    }
   EXPECT_EQ(run("plan --mechanism sequential,ring --svg " + path("p.svg") + " " + ulysses).code, 0);
   EXPECT_THAT(read_file(path("p.svg"), 1 << 26), HasSubstr("</svg>"));
   EXPECT_THAT(run("run --timeline --repeat 1 " + ulysses).out, HasSubstr("attend"));

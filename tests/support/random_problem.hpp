@@ -111,21 +111,22 @@ Problem random_problem(Source& draw, const Limits& limits = {}) {
   return p;
 }
 
-/// Attention of one sequence, whose heads the world divides.
+/// Attention of one sequence, whose heads the world divides where ranks split them.
 template <class Source>
 Problem random_attention(Source& draw, int world, std::int64_t most_tokens) {
   Problem p;
-  p.op = one_of(draw, {Op::attention_reducescatter, Op::ulysses_attention});
+  p.op = one_of(draw, {Op::attention_reducescatter, Op::ulysses_attention, Op::allgather_attention});
   p.world = world;
   p.m = draw.size(1, most_tokens);
   p.dtype = one_of(draw, {DType::f32, DType::bf16, DType::f16});
   Attention& attention = p.attention;
-  attention.kv_heads = world * draw.size(1, 3);
+  attention.kv_heads = (p.traits().splits_heads() ? world : 1) * draw.size(1, 3);
   attention.heads = attention.kv_heads * draw.size(1, 2);
   attention.head_dim = 4 * draw.size(1, 3);
   attention.causal = chance(draw, 50);
-  p.k = attention.heads * attention.head_dim / (p.traits().exchanges_heads() ? 1 : world);
-  p.n = p.traits().exchanges_heads() ? p.k : draw.size(1, 40);
+  p.k = attention.heads * attention.head_dim / (p.traits().shards_tokens() ? 1 : world);
+  p.n = p.traits().shards_tokens() ? p.k : draw.size(1, 40);
+  if (p.op == Op::allgather_attention && chance(draw, 50)) p.row_order = RowOrder::zigzag;
   return p;
 }
 

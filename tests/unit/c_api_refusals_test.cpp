@@ -111,7 +111,7 @@ TEST_F(CApiRefuses, WrongOperators) {
   refuse([](auto& op) { op.residual = 1; }, "operator: a residual needs norm");
   refuse([](auto& op) { op.causal = 7; }, "operator.causal = 7");
   refuse([](auto& op) { op.heads = 4; }, "operator: gemm+allreduce has no attention");
-  refuse([](auto& op) { op.row_order = 2; }, "operator.row_order = 2");
+  refuse([](auto& op) { op.row_order = 3; }, "operator.row_order = 3");
   refuse([](auto& op) { op.mechanism = "magic"; }, "operator.mechanism: unknown mechanism 'magic'");
   refuse([](auto& op) { op.row_block = 4; }, "operator: row_block = 4");
   refuse([](auto& op) { op.norm = 1, op.norm_epsilon = -1; }, "operator: norm epsilon");

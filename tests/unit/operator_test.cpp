@@ -245,14 +245,14 @@ TEST(Measure, ComparesWithTheBaseline) {
 /// Of attention operators the attention, and the product where there is one; on operands of a rank's size.
 TEST(Measure, TimesTheComputationOfAttentionAlone) {
   const auto world = threads(2);
-  for (const Op op : {Op::attention_reducescatter, Op::ulysses_attention}) {
+  for (const Op op : {Op::attention_reducescatter, Op::ulysses_attention, Op::allgather_attention}) {
     Problem problem;
     problem.op = op;
     problem.world = 2;
     problem.m = 33;
     problem.attention = {.heads = 4, .kv_heads = 2, .head_dim = 8, .causal = true, .lengths = {20, 13}};
-    problem.k = problem.traits().exchanges_heads() ? 32 : 16;
-    problem.n = problem.traits().exchanges_heads() ? 32 : 24;
+    problem.k = problem.traits().shards_tokens() ? 32 : 16;
+    problem.n = problem.traits().shards_tokens() ? 32 : 24;
     const auto inputs = random_inputs(problem, 3);
     Workspace memory(*world, *inputs);
     GemmAlone alone(*world, *inputs, memory);
@@ -262,7 +262,8 @@ TEST(Measure, TimesTheComputationOfAttentionAlone) {
         for (const Step& step : lane.steps) steps.emplace_back(name(step));
     const std::vector<std::string> attention{"attend", "attend"}, both{"attend", "gemm", "attend", "gemm"};
     EXPECT_EQ(steps, problem.traits().multiplies() ? both : attention);
-    EXPECT_EQ(std::get<Attend>(alone.products()[0].plan().ranks[1].lanes[0].steps[0]).grid.cols, 16);
+    EXPECT_EQ(std::get<Attend>(alone.products()[0].plan().ranks[1].lanes[0].steps[0]).grid.cols,
+              problem.attended_cols());
     EXPECT_GT(alone.products()[0].run().elapsed_us, 0);
     EXPECT_GT(GemmAlone::bytes(problem, 0), 0);
     memory.poison_outputs();

@@ -71,6 +71,7 @@ TEST(OracleMemory, IsWithinWhatItSays) {
   expect_within_what_it_says(problem_of(Op::gemm_allreduce, 2, 600, 300, 700));
   expect_within_what_it_says(attention_of(Op::ulysses_attention, 3000, {}));
   expect_within_what_it_says(attention_of(Op::attention_reducescatter, 3000, {}));
+  expect_within_what_it_says(attention_of(Op::allgather_attention, 3000, {}));
   expect_within_what_it_says(attention_of(Op::ulysses_attention, 3000, {1000, 200, 1800}));
 }
 

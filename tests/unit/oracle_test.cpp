@@ -121,14 +121,66 @@ TEST(Oracle, KnowsRowsThatAreDealtInBlocks) {
 TEST(Oracle, AttendsOnceForEveryToken) {
   Problem p = problem_of(Op::ulysses_attention, 3, 50, 24, 24);
   p.attention = {.heads = 6, .kv_heads = 3, .head_dim = 4};
-  p.validate();
-  std::vector<int> times(50);
-  for (const Panel& panel : make_panels(p, std::vector{0, 1, 2}, 16)) {
-    EXPECT_EQ(panel.terms, panel.readers);
-    for (std::int64_t row = panel.row; row < panel.row + panel.rows; ++row)
-      ++times[static_cast<std::size_t>(row)];
+  Problem zigzag = p;
+  zigzag.op = Op::allgather_attention, zigzag.row_order = RowOrder::zigzag;
+  for (const Problem& problem : {p, zigzag}) {
+    problem.validate();
+    std::vector<int> times(50);
+    for (const Panel& panel : make_panels(problem, std::vector{0, 1, 2}, 16)) {
+      EXPECT_EQ(panel.terms, panel.readers);
+      for (std::int64_t row = panel.row; row < panel.row + panel.rows; ++row)
+        ++times[static_cast<std::size_t>(row)];
+    }
+    EXPECT_THAT(times, testing::Each(1));
   }
-  EXPECT_THAT(times, testing::Each(1));
+}
+
+/// Rows of all ranks' inputs, by token.
+std::vector<std::vector<double>> tokens_of(const Inputs& inputs, Role role) {
+  const Problem& p = inputs.problem();
+  std::vector<std::vector<double>> tokens(static_cast<std::size_t>(p.m));
+  for (int rank = 0; rank < p.world; ++rank)
+    for (const GlobalRun& run : p.a_runs(rank))
+      for (std::int64_t i = 0; i < run.rows; ++i) {
+        auto& row = tokens[static_cast<std::size_t>(run.global_row + i)];
+        row.resize(static_cast<std::size_t>(shape_of(p, role, rank).cols));
+        inputs.read(rank, role, {run.local_row + i, 1, 0, static_cast<std::int64_t>(row.size())}, row.data());
+      }
+  return tokens;
+}
+
+TEST(Oracle, AttendsToTheTokensOfAllRanks) {
+  for (const RowOrder order : {RowOrder::contiguous, RowOrder::zigzag}) {
+    Problem p = problem_of(Op::allgather_attention, 3, 25, 8, 8);
+    p.attention = {.heads = 4, .kv_heads = 2, .head_dim = 2, .causal = true, .lengths = {15, 10}};
+    p.row_order = order;
+    p.validate();
+    const auto inputs = random_inputs(p, 3);
+    const auto q = tokens_of(*inputs, Role::a), k = tokens_of(*inputs, Role::keys),
+               v = tokens_of(*inputs, Role::values);
+    for (int rank = 0; rank < p.world; ++rank) {
+      std::vector<float> out;
+      for (const GlobalRun& run : p.out_runs(rank))
+        for (std::size_t row = 0; row < static_cast<std::size_t>(run.rows); ++row) {
+          const std::size_t token = static_cast<std::size_t>(run.global_row) + row;
+          for (std::size_t col = 0; col < 8; ++col) {
+            const std::size_t head = col / 2, kv = head / 2 * 2;
+            double sum = 0, weighted = 0;
+            for (std::size_t key = token < 15 ? 0 : 15; key <= token; ++key) {
+              const double score =
+                  (q[token][2 * head] * k[key][kv] + q[token][2 * head + 1] * k[key][kv + 1]) / std::sqrt(2.0);
+              sum += std::exp(score);
+              weighted += std::exp(score) * v[key][kv + col % 2];
+            }
+            out.push_back(static_cast<float>(weighted / sum));
+          }
+        }
+      const auto judged = [&] { return check(*inputs, std::vector{Output{rank, Role::out, out.data()}}); };
+      EXPECT_TRUE(judged().passed) << judged().max_error;
+      out.back() += 0.01f;
+      EXPECT_FALSE(judged().passed);
+    }
+  }
 }
 
 TEST(Oracle, JudgesASingleElementNearZeroBySizeOfItsTerms) {

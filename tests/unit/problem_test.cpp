@@ -37,6 +37,29 @@ int owner(const Problem& p, std::int64_t row) {
   }
 }
 
+TEST(Problem, ZigzagGivesChunksFromBothEnds) {
+  Problem p{.op = Op::allgather_attention, .world = 3, .m = 12, .n = 4, .k = 4};
+  p.attention = {.heads = 1, .kv_heads = 1, .head_dim = 4};
+  p.row_order = RowOrder::zigzag;
+  const auto expect = [&](std::vector<std::vector<std::int64_t>> rows) {
+    p.validate();
+    for (int rank = 0; rank < p.world; ++rank) {
+      const auto& own = rows[static_cast<std::size_t>(rank)];
+      EXPECT_EQ(listed(p.a_runs(rank)), own) << describe(p) << ", rank " << rank;
+      EXPECT_EQ(listed(p.out_runs(rank)), own);
+      EXPECT_EQ(p.a_rows(rank), static_cast<std::int64_t>(own.size()));
+      EXPECT_EQ(p.kv_rows(rank), p.a_rows(rank));
+      EXPECT_LE(p.a_rows(rank), p.shard_rows());
+    }
+  };
+  expect({{0, 1, 10, 11}, {2, 3, 8, 9}, {4, 5, 6, 7}});
+  EXPECT_EQ(p.a_runs(2).size(), 1u);  // its chunks are neighbours
+  p.m = 9;  // the last chunks are short, or empty
+  expect({{0, 1}, {2, 3, 8}, {4, 5, 6, 7}});
+  p.m = 2;
+  expect({{0}, {1}, {}});
+}
+
 TEST(Problem, ShardsAreAllRowsOnce) {
   test::Dice dice(1);
   for (int i = 0; i < 500; ++i) {

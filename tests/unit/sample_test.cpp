@@ -22,8 +22,8 @@ Problem problem_of(Op op, std::int64_t m, std::int64_t n = 37, std::int64_t k = 
     p.routing = std::make_shared<Routing>(make_routing(RoutingPattern::random, 3, {m, 0, m - 3}, 5));
   if (p.traits().attends) {
     p.attention = {.heads = 12, .kv_heads = 6, .head_dim = 4, .causal = true, .lengths = {m - 77, 77}};
-    p.k = p.traits().exchanges_heads() ? 48 : 16;
-    if (p.traits().exchanges_heads()) p.n = p.k;
+    p.k = p.traits().shards_tokens() ? 48 : 16;
+    if (p.traits().shards_tokens()) p.n = p.k;
   }
   return p;
 }
@@ -131,7 +131,7 @@ TEST(RowSample, HasAllRowsOfSmallProblemsWhereverTheyAre) {
 
 TEST(RowSample, ReadsWhatAWorkspaceHolds) {
   for (const Op op : {Op::gemm_reducescatter, Op::allgather_gemm, Op::alltoall_gemm,
-                      Op::attention_reducescatter, Op::ulysses_attention}) {
+                      Op::attention_reducescatter, Op::ulysses_attention, Op::allgather_attention}) {
     const Problem p = problem_of(op, 600, 24, 16);
     const auto world = make_world(p.world, {.backend = "host"});
     const auto inputs = random_inputs(p, 3);

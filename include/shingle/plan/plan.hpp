@@ -302,17 +302,45 @@ inline std::int64_t last_item(const Elementwise& step) {
 /// Tiled attention for some of a rank's tokens, as Problem::attention defines it. Rows of the grid are
 /// consecutive queries, columns are those of the heads in `q`. An item is a tile of head_dim columns: a block
 /// of queries of one head. It reads only the K and V rows that its queries see, and accumulates in fp32.
+///
+/// Every query sees at least one of the keys. If a query sees other keys too, the result is a part of its
+/// attention: the step must store the log-sum-exp, and a Merge combines the parts.
 struct Attend {
   TileGrid grid;
   std::int64_t first_token = 0;  ///< first token of the queries
   Slice q;                       ///< one row for each query of the grid
-  Slice keys;                    ///< one row for each of the m tokens
+  std::int64_t first_key = 0;    ///< first token of the keys
+  Slice keys;                    ///< one row for each of some consecutive tokens
   Slice values;                  ///< as `keys`
   Placement out;
+  /// f32, a row for each query and a column for each head: log Σ exp(scaled scores). Buffer -1: not stored.
+  Slice lse{};
   std::vector<TileGate> gates;
   std::vector<TileNotify> notify;
   Resources resources{1, 0};
   bool operator==(const Attend&) const = default;
+};
+
+/// Merges parts of an attention, each of the same queries with other keys: Σ exp(lse_i − lse) · value_i,
+/// where lse = log Σ exp(lse_i). It works in fp32 in the order of the parts, and rounds once. Rows of the grid
+/// are queries, columns are those of heads. An item is a tile.
+struct Merge {
+  /// Rows [row, row + value.rows) of the grid. Other rows see none of the part's keys.
+  struct Part {
+    std::int64_t row = 0;
+    Slice value;
+    Slice lse;  ///< as Attend::lse
+    bool operator==(const Part&) const = default;
+  };
+  TileGrid grid;
+  std::vector<Part> parts;  ///< every row has at least one
+  Placement to;             ///< may be the place of a part
+  Slice lse{};  ///< log-sum-exp of the result, if that is a part again; may be the place of a part's. Buffer
+                ///< -1: the result is complete
+  std::vector<TileGate> gates;
+  std::vector<TileNotify> notify;
+  Resources resources{1, 0};
+  bool operator==(const Merge&) const = default;
 };
 
 struct Await {
@@ -387,7 +415,8 @@ struct Swap {
 };
 
 using Step =
-    std::variant<Gemm, Elementwise, Await, Notify, Fill, Collective, Exchange, Copy, Broadcast, Swap, Attend>;
+    std::variant<Gemm, Elementwise, Await, Notify, Fill, Collective, Exchange, Copy, Broadcast, Swap, Attend,
+                 Merge>;
 
 /// "gemm", "permute", "reduce", "push", "await", …: the name of an elementwise step says what it does.
 std::string_view name(const Step& step);

@@ -39,6 +39,8 @@ enum class Op : std::uint8_t {
                         ///< gathered: producer, all-gather, consumer
   ulysses_attention,    ///< out = attention(Q, K, V), all sharded by tokens; ranks exchange tokens for heads
                         ///< and back (DeepSpeed-Ulysses); there is no B
+  allgather_attention,  ///< the same out; ranks attend with all heads of their own queries to the keys and
+                        ///< values of all ranks (ring attention, context parallelism)
   allgather,            ///< A is sharded by rows; every rank gets all of it
   reducescatter,        ///< the sum over ranks of A_r; rank r keeps its shard of the rows
   allreduce,            ///< the sum over ranks of A_r, whole on every rank
@@ -59,8 +61,10 @@ struct OperatorTraits {
   bool multiplies() const { return products > 0; }
   bool chains() const { return products == 2; }
   bool is_collective() const { return products == 0 && !attends; }
-  /// Ranks hold all heads of some tokens, and attend to all tokens with some heads.
-  bool exchanges_heads() const { return attends && products == 0; }
+  /// Attention alone: a rank's Q, K, V and output are all heads of its shard of the tokens.
+  bool shards_tokens() const { return attends && products == 0; }
+  /// A rank attends with its part of the heads, which the world must divide.
+  bool splits_heads() const { return attends && before != CollectiveKind::allgather; }
   bool reduces() const { return after == CollectiveKind::allreduce || scatters(); }
   /// Each rank keeps its shard of the rows of the sum.
   bool scatters() const { return after == CollectiveKind::reducescatter; }
@@ -71,9 +75,9 @@ struct OperatorTraits {
   /// A rank's result is made of rows of A that other ranks hold.
   bool gathers() const { return before && !attends; }
   /// A rank's A is its shard of the m rows.
-  bool shards_a() const { return before == CollectiveKind::allgather || exchanges_heads(); }
+  bool shards_a() const { return before == CollectiveKind::allgather || shards_tokens(); }
   /// A rank's output is its shard of the m rows.
-  bool shards_out() const { return scatters() || exchanges_heads(); }
+  bool shards_out() const { return scatters() || shards_tokens(); }
 };
 const OperatorTraits& traits(Op op);
 
@@ -114,11 +118,12 @@ struct Norm {
 /// sqrt(head_dim)) · V within each sequence. Heads are consecutive blocks of head_dim columns. Q is A.
 ///
 /// attention+reducescatter: rank r has query heads [r · heads / world, …) of all tokens. Q is m×k; K and V
-/// are m×kv_cols. ulysses-attention: rank r has all heads of its shard of the tokens.
+/// are m×kv_cols. ulysses-attention and allgather+attention: rank r has all heads of its shard of the tokens.
 struct Attention {
-  std::int64_t heads = 0;     ///< query heads of all ranks; the world must divide it
+  std::int64_t heads = 0;     ///< query heads of all ranks
   std::int64_t kv_heads = 0;  ///< heads of K and V of all ranks; heads / kv_heads consecutive query heads
-                              ///< share one (grouped-query); the world must divide it
+                              ///< share one (grouped-query). The world must divide it, unless the operator
+                              ///< is allgather+attention
   std::int64_t head_dim = 0;
   /// True: a token sees only itself and earlier tokens of its sequence.
   bool causal = false;
@@ -131,15 +136,27 @@ struct Attention {
 struct TokenRange {
   std::int64_t first = 0;
   std::int64_t end = 0;
+
+  std::int64_t count() const { return end - first; }
+  bool empty() const { return end <= first; }
+  bool operator==(const TokenRange&) const = default;
 };
+/// The tokens in both ranges.
+inline TokenRange common(const TokenRange& a, const TokenRange& b) {
+  const std::int64_t first = larger(a.first, b.first);
+  return {first, larger(smaller(a.end, b.end), first)};
+}
 
 /// Order of the rows of a row-sharded matrix: the output of gemm+reducescatter, the input A of
-/// allgather+gemm. Other operators have contiguous rows.
+/// allgather+gemm, the tokens of allgather+attention. Other operators have contiguous rows.
 ///
 /// `contiguous`: rank r holds rows [r · ceil(M/W), …). `block_cyclic`: the ranks hold blocks of `row_block`
 /// rows in turn. A reduce-scatter of row-subtiles leaves this order (FlashOverlap §3.3.4); an allgather+gemm
 /// of the same order restores the rows.
-enum class RowOrder : std::uint8_t { contiguous, block_cyclic };
+///
+/// `zigzag`: the rows are cut into 2W chunks of ceil(M/2W). Rank r holds chunks r and 2W − 1 − r, in this
+/// order. All ranks then have the same work in causal attention. It is for allgather+attention only.
+enum class RowOrder : std::uint8_t { contiguous, block_cyclic, zigzag };
 
 /// A run of rows on one rank that are consecutive rows of the operator's global matrix and of one source
 /// rank.
@@ -178,7 +195,7 @@ struct Problem {
   RowOrder row_order = RowOrder::contiguous;
   std::int64_t row_block = 0;                ///< block_cyclic: rows of a block; else 0
   std::shared_ptr<const Routing> routing{};  ///< all-to-all: destinations of the rows of A or of the product
-  /// attention+reducescatter: k = heads / world · head_dim. ulysses-attention: n = k = heads · head_dim.
+  /// attention+reducescatter: k = heads / world · head_dim. Attention alone: n = k = heads · head_dim.
   Attention attention{};
 
   /// Throws InvalidArgument that names the wrong field. Reasons: a size outside [1, max_extent], a world out
@@ -189,14 +206,20 @@ struct Problem {
 
   /// Columns of K and of V on a rank.
   std::int64_t kv_cols() const {
-    return attention.kv_heads / (traits().exchanges_heads() ? 1 : world) * attention.head_dim;
+    return attention.kv_heads / (traits().shards_tokens() ? 1 : world) * attention.head_dim;
   }
   /// Rows of K and of V on a rank.
-  std::int64_t kv_rows(int rank) const { return traits().exchanges_heads() ? a_rows(rank) : m; }
+  std::int64_t kv_rows(int rank) const { return traits().shards_tokens() ? a_rows(rank) : m; }
+  /// Columns of the heads that a rank attends with.
+  std::int64_t attended_cols() const { return traits().shards_tokens() && traits().splits_heads() ? k / world : k; }
+  /// The queries that a rank attends with.
+  std::vector<GlobalRun> query_runs(int rank) const;
   /// The sequence that holds a token.
   TokenRange sequence_of(std::int64_t token) const;
   /// The tokens whose K and V at least one of the queries [first, first + rows) sees.
   TokenRange seen_by(std::int64_t first, std::int64_t rows) const;
+  /// The tokens that see at least one of these keys.
+  TokenRange seeing(const TokenRange& keys) const;
   /// Columns of op(B): n. With two products: the columns of the first one, inner, or 2 · inner for swiglu.
   std::int64_t b_cols() const { return traits().chains() ? (swiglu() ? 2 : 1) * inner : n; }
   /// Columns of the rows that an all-gather moves: those of A, or of the first product.
@@ -206,8 +229,10 @@ struct Problem {
   Epilogue result_epilogue() const { return traits().chains() ? Epilogue{} : epilogue; }
   /// Columns of the output: n, or n/2 if swiglu is applied to the result.
   std::int64_t out_cols() const { return swiglu() && !traits().chains() ? n / 2 : n; }
-  /// Rows of the largest shard of m rows: ceil(m / world).
-  std::int64_t shard_rows() const { return ceil_div(m, world); }
+  /// Rows of the largest shard of m rows: ceil(m / world), or two chunks of a zigzag.
+  std::int64_t shard_rows() const {
+    return row_order == RowOrder::zigzag ? 2 * zigzag_rows() : ceil_div(m, world);
+  }
   /// Rows of A (not of its storage) on a rank.
   std::int64_t a_rows(int rank) const;
   /// Rows of the output on a rank.
@@ -223,6 +248,7 @@ struct Problem {
 
  private:
   bool swiglu() const { return epilogue.activation == Activation::swiglu; }
+  std::int64_t zigzag_rows() const { return ceil_div(m, 2 * std::int64_t{world}); }
   std::vector<GlobalRun> shard_runs(int rank) const;
 };
 

@@ -11,6 +11,7 @@ from .functional import (
     gemm_reduce_scatter,
     mlp,
     replicated_gemm,
+    ring_attention,
     ulysses_attention,
 )
 from .patch import patch
@@ -29,6 +30,7 @@ __all__ = [
     "patch",
     "release",
     "replicated_gemm",
+    "ring_attention",
     "table",
     "ulysses_attention",
     "warmup",

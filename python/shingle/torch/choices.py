@@ -32,6 +32,7 @@ class Shape(NamedTuple):
     keeps: bool = False  # gathered rows are read after the call
     captured: bool = False  # in a CUDA graph, which cannot hold all mechanisms
     attention: tuple[int, int, int, bool] | None = None  # heads and kv_heads of all ranks, head_dim, causal
+    zigzag: bool = False  # order of the tokens of an attention
     transpose_b: bool = True
     bias: bool = False
     activation: str | None = None
@@ -57,7 +58,8 @@ def by(shape, choice):
     no engines by default.
     """
     if choice == PREDICTED:
-        choice = "fused" if shape.keeps else "ring engines=1 slices=4" if shape.attention else None
+        own = {"ulysses-attention": "ring engines=1 slices=4", "allgather+attention": "ring engines=1"}
+        choice = "fused" if shape.keeps else own.get(shape.op)
     return shape._replace(mechanism=choice, keeps=False, captured=False)
 
 
@@ -108,7 +110,7 @@ class Table:
         """Writes the table as JSON."""
         shapes = [
             {"op": s.op, "n": s.n, "k": s.k, "dtype": s.dtype, "ranks": s.ranks, "inner": s.inner, "keeps": s.keeps,
-             "captured": s.captured, "attention": s.attention, "choices": rows}
+             "captured": s.captured, "attention": s.attention, "zigzag": s.zigzag, "choices": rows}
             for s, rows in sorted(self.rows.items())
         ]
         beside = f"{path}.{os.getpid()}"

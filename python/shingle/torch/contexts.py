@@ -13,6 +13,9 @@ from .groups import Group, find_group, name_of
 from .settings import settings
 
 
+CONTIGUOUS, ZIGZAG = 0, 2  # shingle_row_order of the C interface
+
+
 def roles(shape: Shape):
     """Matrices of a call, in the order in which kernels pass them."""
     if shape.op == "mlp":
@@ -53,7 +56,7 @@ class GroupContext:
             shape.op, m=settings.max_m, n=shape.n, k=shape.k, dtype=shape.dtype, inner=shape.inner,
             activation=shape.activation, transpose_b=shape.transpose_b, bias=shape.bias, norm=normed, residual=normed,
             norm_epsilon=shape.norm_epsilon or 0, heads=heads, kv_heads=kv_heads, head_dim=head_dim, causal=causal,
-            mechanism=shape.mechanism,
+            row_order=ZIGZAG if shape.zigzag else CONTIGUOUS, mechanism=shape.mechanism,
         )  # fmt: skip
         self.calls[shape] = call = op.prepare([(self.group.rank, role) for role in roles(shape)], streams=1)
         call.max_m, call.mechanism, call.context = op.max_m, op.mechanism, self.context

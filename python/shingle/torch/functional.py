@@ -133,6 +133,24 @@ def ulysses_attention(q, k, v, group=None, *, causal=False, rows=None):
     earlier ones. rows: tokens of all ranks, needed if ranks hold different numbers. Returns q's shape. Scores are
     scaled by 1/sqrt(head_dim). Backward attends again.
     """
+    flat = flat_heads(q, k, v)
+    return _ops.ulysses_attention(*flat, name_of(group), q.shape[-1], causal, rows).view(q.shape)
+
+
+def ring_attention(q, k, v, group=None, *, causal=False, zigzag=False, rows=None):
+    """Attention of a sequence whose tokens are sharded over the ranks: k and v go to all ranks (ring attention).
+
+    Arguments and result are as in ulysses_attention, but the number of ranks need not divide the heads. zigzag: the
+    sequence is cut into 2 · ranks chunks, and rank r holds chunks r and 2 · ranks - 1 - r, in this order; all ranks
+    then have equal causal work. Backward attends again, between all-gathers of k and v and reduce-scatters of their
+    gradients, which are summed in fp32.
+    """
+    flat = flat_heads(q, k, v)
+    return _ops.ring_attention(*flat, name_of(group), q.shape[-1], causal, zigzag, rows).view(q.shape)
+
+
+def flat_heads(q, k, v):
+    """[own tokens, …, heads, head_dim] as [own tokens, … · heads · head_dim]."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.dim() not in (3, 4) or x.dim() != q.dim():
             raise InvalidArgument(
@@ -141,8 +159,7 @@ def ulysses_attention(q, k, v, group=None, *, causal=False, rows=None):
             )
         if x.shape[-1] != q.shape[-1] or x.shape[1:-2] != q.shape[1:-2]:
             raise InvalidArgument(f"{name}.shape = {tuple(x.shape)}, but q.shape = {tuple(q.shape)}: other batch or head")
-    flat = (x.flatten(1) for x in (q, k, v))
-    return _ops.ulysses_attention(*flat, name_of(group), q.shape[-1], causal, rows).view(q.shape)
+    return [x.flatten(1) for x in (q, k, v)]
 
 
 def mlp(x, up, down, group=None, *, activation="swiglu", rows=None):

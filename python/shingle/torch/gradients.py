@@ -160,6 +160,15 @@ def ulysses_attention(ctx, grad):
     return result(ctx, *ops.ulysses_gradients(grad, *ctx.saved_tensors, ctx.group, ctx.head_dim, ctx.causal, ctx.rows))
 
 
+def setup_ring_attention(ctx, inputs, output):
+    q, k, v, ctx.group, ctx.head_dim, *ctx.options = inputs
+    ctx.save_for_backward(q, k, v)
+
+
+def ring_attention(ctx, grad):
+    return result(ctx, *ops.ring_gradients(grad, *ctx.saved_tensors, ctx.group, ctx.head_dim, *ctx.options))
+
+
 def setup_mlp(ctx, inputs, output):
     x, up, down, ctx.group, ctx.activation, rows = inputs
     ctx.rows = shapes.all_rows(x, rows, find_group(ctx.group))

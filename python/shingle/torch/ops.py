@@ -94,6 +94,13 @@ define(
     cuda=overlapped.ulysses_gradients, cpu=sequential.ulysses_gradients,
 )  # fmt: skip
 
+define(
+    "ring_gradients",
+    "(Tensor grad, Tensor q, Tensor k, Tensor v, str group, int head_dim, bool causal, bool zigzag, SymInt? rows)"
+    " -> (Tensor, Tensor, Tensor)",
+    cuda=overlapped.ring_gradients, cpu=sequential.ring_gradients,
+)  # fmt: skip
+
 for name, schema, setup in (
     (
         "gemm_reduce_scatter",
@@ -119,6 +126,12 @@ for name, schema, setup in (
         "ulysses_attention",
         "(Tensor q, Tensor k, Tensor v, str group, int head_dim, bool causal=False, SymInt? rows=None) -> Tensor",
         gradients.setup_ulysses_attention,
+    ),
+    (
+        "ring_attention",
+        "(Tensor q, Tensor k, Tensor v, str group, int head_dim, bool causal=False, bool zigzag=False,"
+        " SymInt? rows=None) -> Tensor",
+        gradients.setup_ring_attention,
     ),
     (
         "mlp",

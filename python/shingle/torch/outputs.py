@@ -81,13 +81,24 @@ def gemm_all_to_all(x, w, group, splits):
 
 def ulysses_attention(q, k, v, group, head_dim, causal=False, rows=None):
     group = find_group(group)
-    shapes.check_attention(q, k, v, head_dim, group)
+    shapes.check_attention(q, k, v, head_dim, group.size)
     shapes.all_rows(q, rows, group)
     return q.new_empty(q.shape)
 
 
 def ulysses_gradients(grad, q, k, v, group, head_dim, causal, rows):
     ulysses_attention(q, k, v, group, head_dim, causal, rows)
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+def ring_attention(q, k, v, group, head_dim, causal=False, zigzag=False, rows=None):
+    shapes.check_attention(q, k, v, head_dim, 1)
+    shapes.all_rows(q, rows, find_group(group), zigzag)
+    return q.new_empty(q.shape)
+
+
+def ring_gradients(grad, q, k, v, group, head_dim, causal, zigzag, rows):
+    ring_attention(q, k, v, group, head_dim, causal, zigzag, rows)
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
 

@@ -286,22 +286,50 @@ def ulysses_attention(q, k, v, group, head_dim, causal=False, rows=None):
     if served := native.serve(key, inputs):
         return served[0]
     out, at = outputs.ulysses_attention(q, k, v, group, head_dim, causal, rows), find_group(group)
-    m, columns = shapes.all_rows(q, rows, at), q.shape[1]
-    attention = columns // head_dim, k.shape[1] // head_dim, head_dim, causal
-    shape = shape_of("ulysses-attention", columns, columns, q.dtype, at.size, False, attention=attention)
-    if q.is_cuda and (shape.dtype == "f32" or head_dim % 8 != 0 or head_dim > 256):  # cuDNN has no such attention
-        shape = shape._replace(dtype=None)
-    shape = chosen(at, shape, m, q.device)
+    m = shapes.all_rows(q, rows, at)
+    if attend(attention("ulysses-attention", q, k, at, head_dim, causal), m, at, key, inputs, out):
+        return out
+    return sequential.ulysses_attention(q, k, v, group, head_dim, causal, rows)
+
+
+def attention(op, q, k, group, head_dim, causal, **fields):
+    """The Shape of an attention of own tokens."""
+    heads = q.shape[1] // head_dim, k.shape[1] // head_dim, head_dim, causal
+    shape = shape_of(op, q.shape[1], q.shape[1], q.dtype, group.size, False, attention=heads, **fields)
+    served = not q.is_cuda or (shape.dtype != "f32" and head_dim % 8 == 0 and head_dim <= 256)
+    return shape if served else shape._replace(dtype=None)  # cuDNN has no such attention
+
+
+def attend(shape, m, group, key, inputs, out):
+    """Calls an attention, unless it runs as c10d and attention. Returns whether it did."""
+    shape = chosen(group, shape, m, out.device)
     if shape is None:
-        return sequential.ulysses_attention(q, k, v, group, head_dim, causal, rows)
+        return False
     matrices = [rows_argument(x) for x in (*inputs, out)]
-    enqueue(at, shape, m, q.device, matrices, like=(key, inputs, (out,)))
-    return out
+    enqueue(group, shape, m, out.device, matrices, like=(key, inputs, (out,)))
+    return True
 
 
 def ulysses_gradients(grad, q, k, v, group, head_dim, causal, rows):
     outputs.ulysses_gradients(grad, q, k, v, group, head_dim, causal, rows)
     return sequential.ulysses_gradients(grad, q, k, v, group, head_dim, causal, rows)
+
+
+def ring_attention(q, k, v, group, head_dim, causal=False, zigzag=False, rows=None):
+    key, inputs = ("ring_attention", group, q.shape, head_dim, causal, zigzag, rows), (q, k, v)
+    if served := native.serve(key, inputs):
+        return served[0]
+    out, at = outputs.ring_attention(q, k, v, group, head_dim, causal, zigzag, rows), find_group(group)
+    m = shapes.all_rows(q, rows, at, zigzag)
+    shape = attention("allgather+attention", q, k, at, head_dim, causal, zigzag=zigzag)
+    if attend(shape, m, at, key, inputs, out):
+        return out
+    return sequential.ring_attention(q, k, v, group, head_dim, causal, zigzag, rows)
+
+
+def ring_gradients(grad, q, k, v, group, head_dim, causal, zigzag, rows):
+    outputs.ring_gradients(grad, q, k, v, group, head_dim, causal, zigzag, rows)
+    return sequential.ring_gradients(grad, q, k, v, group, head_dim, causal, zigzag, rows)
 
 
 def mlp(x, up, down, group, activation=None, rows=None):

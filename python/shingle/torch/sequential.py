@@ -153,14 +153,20 @@ def to_tokens(tensors, rows, group):
     return [part.flatten(1) for part in parts.split([x.shape[1] for x in tensors], 2)]
 
 
-def attend(q, k, v, head_dim, causal):
-    """Attention of one sequence, [tokens, heads · head_dim]. Consecutive heads of q may share one of k and v."""
+def attend(q, k, v, head_dim, causal, mask=None):
+    """Attention of one sequence, [tokens, heads · head_dim]. Consecutive heads of q may share one of k and v.
+
+    mask: [queries, keys], true where a query sees a key; it replaces causal.
+    """
 
     def heads(x):
         return x.unflatten(1, (x.shape[1] // head_dim, head_dim)).transpose(0, 1)[None]
 
     shared = q.shape[1] != k.shape[1]
-    out = F.scaled_dot_product_attention(heads(q), heads(k), heads(v), is_causal=causal, enable_gqa=shared)
+    causal = causal and mask is None
+    out = F.scaled_dot_product_attention(
+        heads(q), heads(k), heads(v), attn_mask=mask, is_causal=causal, enable_gqa=shared
+    )
     return out[0].transpose(0, 1).flatten(1)
 
 
@@ -178,6 +184,57 @@ def ulysses_gradients(grad, q, k, v, group, head_dim, causal, rows):
     *inputs, grad = to_heads([q, k, v, grad], rows, group)
     _, pull_back = torch.func.vjp(lambda q, k, v: attend(q, k, v, head_dim, causal), *inputs)
     return tuple(x.contiguous() for x in to_tokens(pull_back(grad), rows, group))
+
+
+def token_order(rows, group, zigzag, device):
+    """The row of each token among the ranks' shards, one behind another and padded to the largest."""
+    places = torch.arange(shapes.shard_rows(rows, group, zigzag) * group.size, device=device)
+    if zigzag:
+        first, second = places.unflatten(0, (group.size, 2, -1)).unbind(1)
+        places = torch.cat((first.flatten(), second.flip(0).flatten()))
+    return places[:rows]
+
+
+def sees(rows, group, causal, zigzag, device):
+    """Which tokens the own ones see: [own tokens, tokens]; None: all."""
+    if not causal:
+        return None
+    order = token_order(rows, group, zigzag, device)
+    own = (order // shapes.shard_rows(rows, group, zigzag) == group.rank).nonzero()
+    return own >= torch.arange(rows, device=device)
+
+
+def gather_tokens(x, rows, group, zigzag):
+    """[own tokens, columns] of every rank to [tokens, columns]."""
+    shard = shapes.shard_rows(rows, group, zigzag)
+    gathered = all_gather(F.pad(x, (0, 0, 0, shard - x.shape[0])), shard * group.size, group)
+    return gathered[token_order(rows, group, zigzag, x.device)]
+
+
+def scatter_tokens(x, group, zigzag):
+    """The sum of [tokens, columns] over the ranks in fp32 at least; each keeps its own tokens."""
+    rows, wide = x.shape[0], torch.promote_types(x.dtype, torch.float32)
+    placed = x.new_zeros(shapes.shard_rows(rows, group, zigzag) * group.size, x.shape[1], dtype=wide)
+    placed[token_order(rows, group, zigzag, x.device)] = x.to(wide)
+    return reduce_scatter(placed, group)[: shapes.own_rows(rows, group, zigzag)].to(x.dtype)
+
+
+def ring_attention(q, k, v, group, head_dim, causal=False, zigzag=False, rows=None):
+    group = find_group(group)
+    rows = shapes.all_rows(q, rows, group, zigzag)
+    k, v = (gather_tokens(x, rows, group, zigzag) for x in (k, v))
+    return attend(q, k, v, head_dim, causal, sees(rows, group, causal, zigzag, q.device)).contiguous()
+
+
+def ring_gradients(grad, q, k, v, group, head_dim, causal, zigzag, rows):
+    """Gradients of q, k and v. Attends again, because the heads' scores are not kept."""
+    group = find_group(group)
+    rows = shapes.all_rows(q, rows, group, zigzag)
+    mask = sees(rows, group, causal, zigzag, q.device)
+    k, v = (gather_tokens(x, rows, group, zigzag) for x in (k, v))
+    _, pull_back = torch.func.vjp(lambda q, k, v: attend(q, k, v, head_dim, causal, mask), q, k, v)
+    dq, dk, dv = pull_back(grad)
+    return dq.contiguous(), scatter_tokens(dk, group, zigzag), scatter_tokens(dv, group, zigzag)
 
 
 def mlp(x, up, down, group, activation=None, rows=None):

@@ -10,8 +10,10 @@ from ..errors import InvalidArgument
 ACTIVATIONS = ("relu", "gelu", "silu", "swiglu")
 
 
-def shard_rows(rows, group):
-    """Rows of the largest shard: ceil(rows / ranks)."""
+def shard_rows(rows, group, zigzag=False):
+    """Rows of the largest shard: ceil(rows / ranks), or two chunks of a zigzag."""
+    if zigzag:
+        return 2 * ((rows + 2 * group.size - 1) // (2 * group.size))
     return (rows + group.size - 1) // group.size
 
 
@@ -22,8 +24,14 @@ def tag_compile_caches():
         config.cache_key_tag += tag
 
 
-def own_rows(rows, group):
-    """Rows of this rank's shard. Rank r holds rows [r · ceil(rows / ranks), …), the last ranks fewer or none."""
+def own_rows(rows, group, zigzag=False):
+    """Rows of this rank's shard. Rank r holds rows [r · ceil(rows / ranks), …), the last ranks fewer or none.
+
+    zigzag: rank r holds chunks r and 2 · ranks - 1 - r of 2 · ranks chunks.
+    """
+    if zigzag:
+        halves = (group._replace(size=2 * group.size, rank=at) for at in (group.rank, 2 * group.size - 1 - group.rank))
+        return sum(own_rows(rows, half) for half in halves)
     if isinstance(rows, int):
         shard = shard_rows(rows, group)
         if rows % group.size != 0:
@@ -42,14 +50,17 @@ def rows_by_rank(rows, group):
     return [own_rows(rows, group._replace(rank=rank)) for rank in range(group.size)]
 
 
-def all_rows(x, rows, group):
+def all_rows(x, rows, group, zigzag=False):
     """Rows of all ranks' shards: `rows`, or as many on every rank as in x. Checks that x is this rank's shard."""
     if rows is None:
-        return x.shape[0] * group.size
-    if x.shape[0] != own_rows(rows, group):
+        rows = x.shape[0] * group.size
+        if not zigzag:  # else two chunks of different lengths have an odd number of rows
+            return rows
+    own = own_rows(rows, group, zigzag)
+    if x.shape[0] != own:
         raise InvalidArgument(
-            f"x.shape[0] = {x.shape[0]}, but rank {group.rank} of {group.size} holds {own_rows(rows, group)} "
-            f"of rows = {rows}"
+            f"x.shape[0] = {x.shape[0]}, but rank {group.rank} of {group.size} holds {own} of rows = {rows}"
+            + (" in a zigzag" if zigzag else "")
         )
     return rows
 
@@ -82,8 +93,11 @@ def check_like(x, other, name):
         raise InvalidArgument(f"{name}.device = {other.device}, but x.device = {x.device}; both must be equal")
 
 
-def check_attention(q, k, v, head_dim, group):
-    """Checks q [own tokens, heads · head_dim] and k and v [own tokens, kv_heads · head_dim]."""
+def check_attention(q, k, v, head_dim, ranks):
+    """Checks q [own tokens, heads · head_dim] and k and v [own tokens, kv_heads · head_dim].
+
+    ranks: number of ranks that split the heads.
+    """
     if head_dim < 1:
         raise InvalidArgument(f"head_dim = {head_dim} must be positive")
     for name, x in (("q", q), ("k", k), ("v", v)):
@@ -98,9 +112,10 @@ def check_attention(q, k, v, head_dim, group):
     if v.shape != k.shape:
         raise InvalidArgument(f"v.shape = {tuple(v.shape)}, but k.shape = {tuple(k.shape)}; both must be equal")
     heads, kv_heads = q.shape[1] // head_dim, k.shape[1] // head_dim
-    if kv_heads == 0 or heads % kv_heads != 0 or kv_heads % group.size != 0:
+    if kv_heads == 0 or heads % kv_heads != 0 or kv_heads % ranks != 0:
         raise InvalidArgument(
-            f"q has {heads} heads and k has {kv_heads}; k's must divide q's, and the {group.size} ranks must divide k's"
+            f"q has {heads} heads and k has {kv_heads}; k's must divide q's"
+            + (f", and the {ranks} ranks must divide k's" if ranks > 1 else "")
         )
 
 

@@ -19,6 +19,7 @@ KERNELS = {
     "gemm+alltoall": overlapped.gemm_all_to_all,
     "mlp": overlapped.mlp,
     "ulysses-attention": overlapped.ulysses_attention,
+    "allgather+attention": overlapped.ring_attention,
 }
 # Mechanisms that are tried, beside the fastest predicted one.
 CANDIDATES = {
@@ -30,6 +31,7 @@ CANDIDATES = {
                        "copy-engine variant=ring", "low-latency"],
     "ulysses-attention": ["ring engines=1 slices=1", "ring engines=1 slices=2", "ring engines=1 slices=8",
                           "ring slices=2"],
+    "allgather+attention": ["ring engines=1", "ring engines=2 slices=2", "ring"],
 }  # fmt: skip
 WARM, TIMED = 1, 7  # samples that are not kept, and that are
 CALLS = 5  # of a sample, one behind the other
@@ -154,9 +156,10 @@ def arguments(group: Group, shape: Shape, m: int):
         return rows, up, weight(shape.n, shape.inner), group.name, shape.activation, m
     if shape.attention:
         heads, kv_heads, head_dim, causal = shape.attention
-        own = shapes.own_rows(m, group)
+        own = shapes.own_rows(m, group, shape.zigzag)
         q, k, v = (random(own, count * head_dim) for count in (heads, kv_heads, kv_heads))
-        return q, k, v, group.name, head_dim, causal, m
+        order = () if shape.op == "ulysses-attention" else (shape.zigzag,)
+        return q, k, v, group.name, head_dim, causal, *order, m
     w = weight(shape.n, shape.k)
     if shape.op == "allgather+gemm":
         return random(shapes.own_rows(m, group), shape.k), [w], group.name, m, shape.keeps

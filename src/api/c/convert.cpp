@@ -108,11 +108,19 @@ Norm to_norm(const shingle_operator& given) {
 }
 
 RowOrder to_row_order(std::int32_t value) {
-  if (value != SHINGLE_ROWS_CONTIGUOUS && value != SHINGLE_ROWS_BLOCK_CYCLIC)
-    throw InvalidArgument(fmt::format(
-        "operator.row_order = {} is not 0 (SHINGLE_ROWS_CONTIGUOUS) or 1 (SHINGLE_ROWS_BLOCK_CYCLIC)",
-        value));
-  return value == SHINGLE_ROWS_CONTIGUOUS ? RowOrder::contiguous : RowOrder::block_cyclic;
+  switch (value) {
+    case SHINGLE_ROWS_CONTIGUOUS:
+      return RowOrder::contiguous;
+    case SHINGLE_ROWS_BLOCK_CYCLIC:
+      return RowOrder::block_cyclic;
+    case SHINGLE_ROWS_ZIGZAG:
+      return RowOrder::zigzag;
+    default:
+      throw InvalidArgument(
+          fmt::format("operator.row_order = {} is not 0 (SHINGLE_ROWS_CONTIGUOUS), 1 "
+                      "(SHINGLE_ROWS_BLOCK_CYCLIC) or 2 (SHINGLE_ROWS_ZIGZAG)",
+                      value));
+  }
 }
 
 }  // namespace

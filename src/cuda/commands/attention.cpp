@@ -68,7 +68,7 @@ void check_graph(fe::error_t error, const AttentionProblem& p) {
                   p.head_dim, name(p.type), error.get_message()));
 }
 
-enum Operand : std::int64_t { q = 1, keys, values, out };
+enum Operand : std::int64_t { q = 1, keys, values, out, lse };
 
 /// Queries, keys, values or results of all sequences and heads.
 fe::graph::Tensor_attributes tensor(Operand operand, std::int64_t sequences, std::int64_t heads,
@@ -117,7 +117,7 @@ Attention::Attention(const DnnHandle& handle, const AttentionProblem& problem)
       .set_intermediate_data_type(fe::DataType_t::FLOAT)
       .set_compute_data_type(fe::DataType_t::FLOAT)
       .set_sm_version(handle.sm_version());
-  auto options = fe::graph::SDPA_attributes().set_name("attend").set_generate_stats(false).set_attn_scale(
+  auto options = fe::graph::SDPA_attributes().set_name("attend").set_generate_stats(p.stores_lse).set_attn_scale(
       1 / std::sqrt(static_cast<float>(p.head_dim)));
   if (p.causal)
     options
@@ -135,6 +135,13 @@ Attention::Attention(const DnnHandle& handle, const AttentionProblem& problem)
       .set_uid(Operand::out)
       .set_dim(wanted.get_dim())
       .set_stride(wanted.get_stride());
+  if (p.stores_lse)  // a column of one element for each head
+    results[1]
+        ->set_output(true)
+        .set_uid(Operand::lse)
+        .set_data_type(fe::DataType_t::FLOAT)
+        .set_dim({p.sequences, p.heads, p.queries, 1})
+        .set_stride({p.queries * p.lse_row, 1, p.lse_row, 1});
   check_graph(graph.build(graph_->handle, {fe::HeurMode_t::A}), p);
   std::int64_t bytes = 0;
   check_graph(graph.get_workspace_size(bytes), p);
@@ -152,6 +159,7 @@ void Attention::run(cudaStream_t stream, const AttentionOperands& operands, void
                                               {Operand::keys, const_cast<void*>(operands.keys)},
                                               {Operand::values, const_cast<void*>(operands.values)},
                                               {Operand::out, operands.out}};
+  if (graph_->problem.stores_lse) all.emplace(Operand::lse, operands.lse);
   check_dnn(fe::detail::set_stream(graph_->handle, stream), "cudnnSetStream");
   if (fe::error_t error = graph_->made.execute(graph_->handle, all, workspace); error.is_bad())
     throw CudaError(fmt::format("cuDNN's attention: {}", error.get_message()), cudaErrorUnknown, -1);
@@ -170,10 +178,11 @@ void Attention::load() {
   const Stream stream;
   const StreamMemory queries(bytes(p.queries, p.q_row), stream), keys(bytes(p.keys, p.keys_row), stream),
       values(bytes(p.keys, p.values_row), stream), out(bytes(p.queries, p.out_row), stream),
+      lse(static_cast<std::size_t>(p.sequences * p.queries * p.lse_row) * sizeof(float), stream),
       workspace(workspace_bytes(), stream);
-  for (const StreamMemory* memory : {&queries, &keys, &values, &out, &workspace})
+  for (const StreamMemory* memory : {&queries, &keys, &values, &out, &lse, &workspace})
     if (!memory->is_there()) return;
-  run(stream.get(), {queries.get(), keys.get(), values.get(), out.get()}, workspace.get());
+  run(stream.get(), {queries.get(), keys.get(), values.get(), out.get(), lse.get()}, workspace.get());
   stream.synchronize();
   check_dnn(fe::detail::set_stream(graph_->handle, nullptr), "cudnnSetStream");  // `stream` goes
   graph_->loaded = true;

@@ -36,26 +36,29 @@ struct AttentionProblem {
   DType type = DType::bf16;
   std::int64_t sequences = 1;  ///< of this shape, one behind another in all matrices
   std::int64_t queries = 0;    ///< of a sequence
-  std::int64_t keys = 0;       ///< of a sequence; at least `queries`
+  std::int64_t keys = 0;       ///< of a sequence; at least `queries` if causal
   std::int64_t heads = 0;      ///< of Q and the result
   std::int64_t kv_heads = 0;   ///< of K and V; heads / kv_heads consecutive heads share one
   std::int64_t head_dim = 0;
   /// True: the last query sees all keys, the one before all but the last, …
   bool causal = false;
-  std::int64_t q_row = 0;  ///< from a row to the next
+  bool stores_lse = false;  ///< the log-sum-exp of the scaled scores too, in f32
+  std::int64_t q_row = 0;   ///< from a row to the next
   std::int64_t keys_row = 0;
   std::int64_t values_row = 0;
   std::int64_t out_row = 0;
+  std::int64_t lse_row = 0;
 
   bool operator==(const AttentionProblem&) const = default;
 };
 
-/// First elements of the matrices, at multiples of 16 bytes.
+/// First elements of the matrices, at multiples of 16 bytes; `lse` at one of 4.
 struct AttentionOperands {
   const void* q = nullptr;
   const void* keys = nullptr;
   const void* values = nullptr;
   void* out = nullptr;
+  void* lse = nullptr;  ///< a row for each token, a column for each head
 };
 
 class Attention {

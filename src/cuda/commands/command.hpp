@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -75,6 +76,10 @@ void require_served(const Plan& plan, const Step& step);
 void require_served(const Plan& plan, const Elementwise& step);
 void require_served(const Plan& plan, const Exchange& step);
 void require_served(const Plan& plan, const Attend& step);
+void require_served(const Plan& plan, const Merge& step);
+/// Throws Unsupported if a step has hooks, or stores anything but consecutive rows of one slice.
+void require_plain(const TileGrid& grid, const Placement& to, const std::vector<TileGate>& gates,
+                   const std::vector<TileNotify>& notify, std::string_view step);
 
 /// The command of a step; null if there is nothing to do.
 std::unique_ptr<Command> make_command(const Context& context, const Gemm& step);
@@ -86,6 +91,7 @@ std::unique_ptr<Command> make_command(const Context& context, const Copy& step);
 std::unique_ptr<Command> make_command(const Context& context, const Broadcast& step);
 std::unique_ptr<Command> make_command(const Context& context, const Swap& step);
 std::unique_ptr<Command> make_command(const Context& context, const Attend& step);
+std::unique_ptr<Command> make_command(const Context& context, const Merge& step);
 /// Adjacent passes of a lane that are merged into one (lower/launch_rules.hpp), group by group. The rows of
 /// all passes move as soon as their group has arrived, so no pass waits for the last group of another.
 std::unique_ptr<Command> make_command(const Context& context, const std::vector<Elementwise>& steps);

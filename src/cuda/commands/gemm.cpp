@@ -264,6 +264,8 @@ void require_served(const Plan& plan, const Step& step) {
     throw Unsupported("CUDA: row-wise passes (RMSNorm, SwiGLU) cannot share a work queue between lanes");
   const auto* attend = std::get_if<Attend>(&step);
   if (attend != nullptr && attend->grid.tiles() > 0) require_served(plan, *attend);
+  const auto* merge = std::get_if<Merge>(&step);
+  if (merge != nullptr && merge->grid.tiles() > 0) require_served(plan, *merge);
 }
 
 std::unique_ptr<Command> make_command(const Context& context, const Gemm& step) {

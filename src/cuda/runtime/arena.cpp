@@ -7,6 +7,7 @@
 #include "cuda/commands/command.hpp"
 #include "cuda/kernels/flagged.hpp"
 #include "cuda/kernels/gemm.hpp"
+#include "cuda/kernels/merge.hpp"
 #include "cuda/kernels/skinny.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/device_guard.hpp"
@@ -30,6 +31,7 @@ CudaArena::Calls::Calls(LocalRank& of, const CallWords& at)
     : local(of), words(at), queue(calls_in_flight, launches_in_flight), recent(calls_in_flight) {
   check(preload_sync(), "load kernels");
   check(preload_elementwise(), "load kernels");
+  check(preload_merge(), "load kernels");
   check(preload_deliveries(), "load kernels");
   check(preload_skinny(), "load kernels");
   for (const GemmInstance& kernel : gemm_instances(family_of(of.device())))

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cuda/kernels/flagged.hpp"
+#include "cuda/kernels/merge.hpp"
 #include "cuda/kernels/skinny.hpp"
 #include "cuda/kernels/sync.hpp"
 #include "cuda/raii/check.hpp"
@@ -40,6 +41,7 @@ RankProgram::RankProgram(CudaWorld& world, const Plan& plan, const RankLaunches&
   queue_.reserve(rank.lanes.size());
   check(preload_sync(), "load kernels");
   check(preload_elementwise(), "load kernels");
+  check(preload_merge(), "load kernels");
   check(preload_deliveries(), "load kernels");
   check(preload_skinny(), "load kernels");
   world.blas(local.rank());  // here, not in the launching threads: the map of handles has no lock

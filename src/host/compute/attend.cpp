@@ -31,6 +31,7 @@ AttendTask::AttendTask(const Plan& plan, const Attend& step, const Memory& memor
       outs_(plan.ranks.size()),
       dim_(plan.problem().attention.head_dim),
       sharing_(plan.problem().attention.heads / plan.problem().attention.kv_heads) {
+  if (step.lse.buffer >= 0) lse_ = memory.view(step.lse, epoch);
   for (const std::int32_t rank : ranks_of(step.out, plan.world()))
     outs_[static_cast<std::size_t>(rank)] = memory.buffer(step.out.slice.buffer, rank, epoch);
 }
@@ -87,11 +88,12 @@ void AttendTask::attend(Worker& worker, const TileRect& tile, std::int64_t row, 
     made.run(bytes(a), bytes(b), reinterpret_cast<std::byte*>(c),
              worker.onednn.reserve(static_cast<std::int64_t>(made.scratch_bytes())));
   };
-  const TokenRange seen = p.seen_by(first, rows);
+  const TokenRange seen =
+      common(p.seen_by(first, rows), {step_.first_key, step_.first_key + step_.keys.rows});
   for (std::int64_t key = seen.first; key < seen.end; key += key_block) {
     const std::int64_t count = smaller(key_block, seen.end - key);
-    const Panel k = panel(keys_, key, count, kv_col, worker.k_panel);
-    const Panel v = panel(values_, key, count, kv_col, worker.v_panel);
+    const Panel k = panel(keys_, key - step_.first_key, count, kv_col, worker.k_panel);
+    const Panel v = panel(values_, key - step_.first_key, count, kv_col, worker.v_panel);
     product({.rows = rows,
              .cols = count,
              .k = dim_,
@@ -126,8 +128,11 @@ void AttendTask::attend(Worker& worker, const TileRect& tile, std::int64_t row, 
             scores, v.data, weighted);
     add(out, weighted, rows * dim_);
   }
-  for (std::int64_t i = 0; i < rows; ++i)
+  for (std::int64_t i = 0; i < rows; ++i) {
     for (std::int64_t j = 0; j < dim_; ++j) out[i * dim_ + j] /= weight[i];
+    if (lse_.data == nullptr) continue;
+    *reinterpret_cast<float*>(lse_.at(tile.row + row + i, tile.col / dim_)) = most[i] + std::log(weight[i]);
+  }
 }
 
 }  // namespace shingle::host

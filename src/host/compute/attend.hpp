@@ -28,7 +28,7 @@ class AttendTask {
 
  private:
   /// Queries [row, row + rows) of the tile, all of one sequence. The results are fp32 rows of head_dim at
-  /// `out`.
+  /// `out`. Also stores their log-sum-exp if the step does.
   void attend(Worker& worker, const TileRect& tile, std::int64_t row, std::int64_t rows, float* out) const;
   /// A block of a view as fp32: head_dim columns from `col` on, either in place or widened into scratch.
   struct Panel {
@@ -41,7 +41,7 @@ class AttendTask {
   const Plan& plan_;
   const Attend& step_;
   Products& products_;
-  View q_, keys_, values_;
+  View q_, keys_, values_, lse_;  ///< `lse_`: without data if the step does not store it
   std::vector<View> outs_;  ///< by rank; empty for a rank that the output cannot reach
   std::int64_t dim_, sharing_;
 };

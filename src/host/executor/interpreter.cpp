@@ -6,6 +6,7 @@
 #include "host/compute/attend.hpp"
 #include "host/compute/elementwise.hpp"
 #include "host/compute/gemm.hpp"
+#include "host/compute/merge.hpp"
 
 namespace shingle::host {
 namespace {
@@ -18,7 +19,7 @@ void copy(const View& from, const View& to) {
 
 bool tiled(const Step& step) {
   return std::holds_alternative<Gemm>(step) || std::holds_alternative<Elementwise>(step) ||
-         std::holds_alternative<Attend>(step);
+         std::holds_alternative<Attend>(step) || std::holds_alternative<Merge>(step);
 }
 
 }  // namespace
@@ -112,6 +113,19 @@ void Interpreter::operator()(const Attend& step) {
        .last = step.grid.positions(),
        .crossing = leaves(step.out) ? [&](std::int64_t position) { return task.crossing(position); }
                                     : std::function<std::int64_t(std::int64_t)>(),
+       .compute = [&](Worker& worker, std::int64_t position, std::int64_t) { task.run(worker, position); }},
+      step.resources);
+}
+
+void Interpreter::operator()(const Merge& step) {
+  const MergeTask task(engine_.plan, step, engine_.memory, caller_.epoch);
+  run_tiled(
+      {.grid = step.grid,
+       .gates = step.gates,
+       .notify = step.notify,
+       .last = step.grid.positions(),
+       .crossing = leaves(step.to) ? [&](std::int64_t position) { return task.crossing(position); }
+                                   : std::function<std::int64_t(std::int64_t)>(),
        .compute = [&](Worker& worker, std::int64_t position, std::int64_t) { task.run(worker, position); }},
       step.resources);
 }

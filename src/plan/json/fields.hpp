@@ -28,7 +28,7 @@ inline constexpr DType last<DType> = DType::f16;
 template <>
 inline constexpr Activation last<Activation> = Activation::swiglu;
 template <>
-inline constexpr RowOrder last<RowOrder> = RowOrder::block_cyclic;
+inline constexpr RowOrder last<RowOrder> = RowOrder::zigzag;
 template <>
 inline constexpr Raster last<Raster> = Raster::along_m;
 template <>
@@ -51,6 +51,7 @@ template <>
 inline constexpr Mechanism last<Mechanism> = static_cast<Mechanism>(mechanism_count - 1);
 
 constexpr std::string_view name(RowOrder order) {
+  if (order == RowOrder::zigzag) return "zigzag";
   return order == RowOrder::contiguous ? "contiguous" : "block_cyclic";
 }
 constexpr std::string_view name(Raster raster) {
@@ -66,7 +67,7 @@ constexpr std::string_view name(CounterKind kind) {
 /// The value of "step" for each alternative of Step, by index.
 inline constexpr std::string_view step_names[] = {"gemm",      "elementwise", "await",    "notify",
                                                   "fill",      "collective",  "exchange", "copy",
-                                                  "broadcast", "swap",        "attend"};
+                                                  "broadcast", "swap",        "attend", "merge"};
 static_assert(std::size(step_names) == std::variant_size_v<Step>);
 
 /// True if T is Plain, const or not: writer and reader share the functions below.
@@ -365,12 +366,30 @@ void fields(auto& f, Is<Attend> auto& a) {
   f.required("grid", a.grid);
   f.optional("first_token", a.first_token);
   f.required("q", a.q);
+  f.optional("first_key", a.first_key);
   f.required("keys", a.keys);
   f.required("values", a.values);
   f.required("out", a.out);
+  f.optional("lse", a.lse);
   f.optional("gates", a.gates);
   f.optional("notify", a.notify);
   f.optional("resources", a.resources, Attend{}.resources);
+}
+
+void fields(auto& f, Is<Merge::Part> auto& p) {
+  f.optional("row", p.row);
+  f.required("value", p.value);
+  f.required("lse", p.lse);
+}
+
+void fields(auto& f, Is<Merge> auto& m) {
+  f.required("grid", m.grid);
+  f.required("parts", m.parts);
+  f.required("to", m.to);
+  f.optional("lse", m.lse);
+  f.optional("gates", m.gates);
+  f.optional("notify", m.notify);
+  f.optional("resources", m.resources, Merge{}.resources);
 }
 
 void fields(auto& f, Is<Await> auto& a) {

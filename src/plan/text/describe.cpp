@@ -62,10 +62,22 @@ class Describer {
   }
 
   std::string operator()(const Attend& a) {
-    return fmt::format("attend {}x{}{}: {} (tokens {}:{}) over {}, {} -> ", a.grid.rows, a.grid.cols,
+    return fmt::format("attend {}x{}{}: {} (tokens {}:{}) over {}, {}{} -> ", a.grid.rows, a.grid.cols,
                        tiles(a.grid, {&a.out}, a.gates, a.notify), slice(a.q), a.first_token,
-                       a.first_token + a.grid.rows, slice(a.keys), slice(a.values)) +
-           placement(a.out) + hooks(a.gates, a.notify) + workers(a.resources);
+                       a.first_token + a.grid.rows, slice(a.keys), slice(a.values),
+                       a.lse.buffer < 0
+                           ? ""
+                           : fmt::format(" (tokens {}:{})", a.first_key, a.first_key + a.keys.rows)) +
+           placement(a.out) + lse(a.lse) + hooks(a.gates, a.notify) + workers(a.resources);
+  }
+
+  std::string operator()(const Merge& m) {
+    std::string text = fmt::format("merge {}x{}{}", m.grid.rows, m.grid.cols,
+                                   tiles(m.grid, {&m.to}, m.gates, m.notify));
+    for (std::size_t i = 0; i < m.parts.size(); ++i)
+      text += fmt::format("{}{} by {}{}", i == 0 ? ": " : " + ", slice(m.parts[i].value), slice(m.parts[i].lse),
+                          m.parts[i].row == 0 ? "" : fmt::format(" from row {}", m.parts[i].row));
+    return text + " -> " + placement(m.to) + lse(m.lse) + hooks(m.gates, m.notify) + workers(m.resources);
   }
 
   std::string operator()(const Await& a) {
@@ -119,6 +131,10 @@ class Describer {
       text += all_cols ? "]" : fmt::format(", {}:{}]", s.col, s.col + s.cols);
     }
     return text + at_rank(s.rank);
+  }
+
+  std::string lse(const Slice& s) const {
+    return s.buffer < 0 ? "" : ", log-sum-exp " + slice(s);
   }
 
   std::string counter(const CounterRef& c) const {

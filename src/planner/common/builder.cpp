@@ -86,7 +86,7 @@ Builder::Builder(const Problem& problem, const Machine& machine, const Params& p
   if (problem.norm.enabled) norm_weight = user(Role::norm_weight, same(1), problem.out_cols());
   if (problem.norm.residual) residual = user(Role::residual, out_rows, problem.out_cols());
   if (problem.traits().attends) {
-    const std::vector<std::int64_t> kv_rows = problem.traits().exchanges_heads() ? a_rows : same(problem.m);
+    const std::vector<std::int64_t> kv_rows = problem.traits().shards_tokens() ? a_rows : same(problem.m);
     keys = user(Role::keys, kv_rows, problem.kv_cols());
     values = user(Role::values, kv_rows, problem.kv_cols());
   }
@@ -308,6 +308,14 @@ Attend Builder::attend(std::int64_t first, const Slice& q, const Slice& k, const
   attend.resources =
       plan_.mechanism == Mechanism::sequential ? Resources{1, plan_.workers} : beside_communication();
   return attend;
+}
+
+Elementwise Builder::copy(const Slice& from, const Slice& to) const {
+  Elementwise pass;
+  pass.grid = row_blocks(from.rows, from.cols);
+  pass.from.push_back(in_place(from));
+  pass.to = in_place(to);
+  return pass;
 }
 
 Elementwise Builder::finishing(int rank, const TileGrid& grid, Placement from, Placement to) const {

@@ -97,6 +97,8 @@ class Builder {
   Attend attend(std::int64_t first, const Slice& q, const Slice& k, const Slice& v, const Slice& to) const;
   /// As above, for tokens [first, first + rows) of a rank that holds all of its heads.
   Attend attend(int rank, std::int64_t first, std::int64_t rows, const Slice& to) const;
+  /// A pass that copies a slice.
+  Elementwise copy(const Slice& from, const Slice& to) const;
   /// The pass over a complete result: norm, and the epilogue if ranks were summed. `residual` and `sum` have
   /// the layout of `to`.
   Elementwise finishing(int rank, const TileGrid& grid, Placement from, Placement to) const;

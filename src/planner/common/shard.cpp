@@ -23,11 +23,7 @@ void Shard::make(Builder& build, int rank, std::int64_t slice, std::int64_t firs
       gemm.a = from;
       build.step(rank, compute_lane, std::move(gemm));
     } else {
-      Elementwise copy;
-      copy.grid = build.row_blocks(present, p.k);
-      copy.from.push_back(Builder::in_place(from));
-      copy.to = Builder::in_place(to);
-      build.step(rank, compute_lane, std::move(copy));
+      build.step(rank, compute_lane, build.copy(from, to));
     }
   }
   build.notify(rank, compute_lane, made_, slice);

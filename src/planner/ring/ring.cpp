@@ -34,7 +34,8 @@ using planner::Sums;
 /// If many workers share a product, a slice should have at least one wave of tiles: less takes as long as a
 /// whole wave.
 std::int32_t default_slices(const Problem& problem, const Machine& machine) {
-  if (problem.traits().exchanges_heads()) return planner::default_ulysses_slices(problem);
+  if (problem.op == Op::ulysses_attention) return planner::default_ulysses_slices(problem);
+  if (problem.op == Op::allgather_attention) return 1;  // own keys hide the first message
   const std::int32_t wanted = problem.op == Op::gemm_allreduce ? 8 : std::max(8 / problem.world, 2);
   if (machine.workers == 1) return wanted;
   const double wave = static_cast<double>(machine.workers) * machine.tile_rows * machine.tile_cols;
@@ -148,7 +149,11 @@ Result<Plan> plan_ring(const Problem& problem, const Machine& host, const RingPa
   chosen.engines = std::min(params.engines, chosen.slices);
   chosen.row_parallel = params.row_parallel && problem.op == Op::attention_reducescatter;
   RingBuilder build(problem, machine, chosen);
-  if (problem.traits().exchanges_heads()) {
+  if (problem.op == Op::allgather_attention) {
+    planner::attention_in_turns(build);
+    return std::move(build).finish({problem.world > 1 ? Summing::parts : Summing::none, problem.dtype});
+  }
+  if (problem.op == Op::ulysses_attention) {
     planner::by_engines(build) ? planner::ulysses_by_engines(build) : planner::ulysses_by_slices(build);
     return std::move(build).finish(ring_rounding(problem));
   }

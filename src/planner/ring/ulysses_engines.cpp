@@ -172,11 +172,7 @@ class EngineSide {
   }
 
   void copy(const Slice& from, const Slice& to) {
-    Elementwise pass;
-    pass.grid = build_.row_blocks(from.rows, from.cols);
-    pass.from.push_back(Builder::in_place(from));
-    pass.to = Builder::in_place(to);
-    build_.step(rank_, compute_lane, std::move(pass));
+    build_.step(rank_, compute_lane, build_.copy(from, to));
   }
 
   /// The own tokens' part of a group.

@@ -11,5 +11,7 @@ void call_library(Builder& build);
 
 /// ulysses-attention: all-to-all of Q, K and V, attention, all-to-all of its result.
 void ulysses_in_sequence(Builder& build);
+/// allgather+attention: all-gathers of K and of V, attention.
+void gather_keys(Builder& build);
 
 }  // namespace shingle::planner

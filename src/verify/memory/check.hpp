@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "content.hpp"
+#include "key_set.hpp"
 #include "results.hpp"
 #include "shingle/plan/placement.hpp"
 #include "tracked_memory.hpp"
@@ -62,6 +63,16 @@ class MemoryCheck {
     ValueTable::Id value;  ///< value of the rows over all of K; 0: inputs
   };
 
+  /// Parts of an attention that a merge has read.
+  struct Merged {
+    Content content{};  ///< `partial`; nothing: no part yet
+    KeySet keys{};
+    ValueTable::Id last = 0;  ///< of the last part
+  };
+  void take_part(const Place& at, const Rect& cell, const Content& c, Merged& merged, const Segment& s);
+  void take_lse(const Place& at, const Rect& cell, const Content& c, Merged& merged, DType part,
+                const Segment& s);
+
   /// Keys and values that tiles of a run have read: columns in the problem, ranks and tokens.
   struct Seen {
     std::int64_t col = 0;
@@ -86,6 +97,7 @@ class MemoryCheck {
   void gemm(const Gemm& step, const Segment& s, std::int32_t index);
   void gemm_tile(const Gemm& step, const Segment& s, std::int32_t index, std::int64_t item);
   void attend_tile(const Attend& step, const Segment& s, std::int32_t index, std::int64_t item);
+  void merge_tile(const Merge& step, const Segment& s, std::int32_t index, std::int64_t item);
   TokenRange unread(std::int32_t index, std::int64_t col, const Seen& wanted);
   const std::vector<TileRows>& read_a(const Gemm& step, const Segment& s, std::int32_t index,
                                       const TileRect& rect, Content::Of wanted);
@@ -126,6 +138,7 @@ class MemoryCheck {
   // Tiles of a head see the same keys and values, or more of them. Each token's are read once.
   std::int32_t seen_segment_ = -1;
   std::map<std::int64_t, Seen> seen_;  // by column of K and V in the step
+  std::map<ValueTable::Id, KeySet> keys_of_;  // of partial attentions, by value as it is stored
 };
 
 }  // namespace shingle

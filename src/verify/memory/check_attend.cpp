@@ -44,12 +44,15 @@ void MemoryCheck::attend_tile(const Attend& step, const Segment& s, std::int32_t
   });
   const std::int64_t local = rect.col / a.head_dim / sharing * a.head_dim;
   const std::int64_t wanted = col / a.head_dim / sharing * a.head_dim;
-  const TokenRange seen = unread(index, local, {wanted, ranks, plan_.problem().seen_by(token, rect.rows)});
+  const TokenRange keys{step.first_key, step.first_key + step.keys.rows};
+  const TokenRange seen =
+      unread(index, local, {wanted, ranks, common(plan_.problem().seen_by(token, rect.rows), keys)});
   const auto check_seen = [&](const Slice& slice, Content::Of of) {
-    const Place at = piece_place(slice, slice.row + seen.first, seen.end - seen.first, slice.col + local,
-                                 a.head_dim, s.epoch);
+    const std::int64_t behind = slice.row - keys.first;  // a token's row in the buffer
+    const Place at =
+        piece_place(slice, behind + seen.first, seen.count(), slice.col + local, a.head_dim, s.epoch);
     memory_.read(at, index, -1, [&](const Rect& cell, const Content& c) {
-      if (c.of != of || c.epoch != s.epoch || c.ranks != ranks || slice.row + c.row != 0 ||
+      if (c.of != of || c.epoch != s.epoch || c.ranks != ranks || behind + c.row != 0 ||
           at.rect.col + c.col != wanted)
         fail_content(
             s, fmt::format("reads {} ({}) as {} of tokens {} to {}", memory_.describe(at, cell), text_of(c),
@@ -58,15 +61,21 @@ void MemoryCheck::attend_tile(const Attend& step, const Segment& s, std::int32_t
   };
   check_seen(step.keys, Content::Of::keys);
   check_seen(step.values, Content::Of::values);
-  const ValueTable::Id value =
-      values_.stored(values_.product(s.rank, s.lane, s.step, 0), dtype_of(step.out.slice));
+  const ValueTable::Id product = values_.product(s.rank, s.lane, s.step, 0);
+  const ValueTable::Id value = values_.stored(product, dtype_of(step.out.slice));
+  const bool partial = step.lse.buffer >= 0;
   for_each_piece(step.out, step.grid, plan_.routing(), item, [&](const Piece& piece) {
     memory_.write(
         piece_place(on_rank(step.out.slice, piece), piece.row, piece.rows, piece.col, rect.cols, s.epoch),
         index, item,
-        {Content::Of::attended, 0, s.epoch, token + piece.tile_row - piece.row, col - piece.col, ranks, 0,
-         value});
+        {partial ? Content::Of::partial : Content::Of::attended, 0, s.epoch,
+         token + piece.tile_row - piece.row, col - piece.col, ranks, 0, value});
   });
+  if (!partial) return;
+  keys_of_.emplace(value, KeySet(keys));
+  const std::int64_t row = step.lse.row + rect.row, head = step.lse.col + rect.col / a.head_dim;
+  memory_.write(piece_place(step.lse, row, rect.rows, head, 1, s.epoch), index, item,
+                {Content::Of::lse, 0, s.epoch, token - row, col / a.head_dim - head, ranks, 0, product});
 }
 
 }  // namespace shingle

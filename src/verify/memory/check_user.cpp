@@ -52,7 +52,7 @@ void MemoryCheck::provide_input(const Segment& s, Role role) {
     case Role::a:
       for (const GlobalRun& run : p.a_runs(s.rank)) {
         const std::int64_t offset = run.global_row - run.local_row;
-        const std::uint64_t ranks = p.traits().gathers() || p.traits().exchanges_heads() ? 0 : own;
+        const std::uint64_t ranks = p.traits().gathers() || p.traits().shards_tokens() ? 0 : own;
         if (p.traits().is_collective())  // a collective alone moves or sums C itself
           set({run.local_row, run.rows, 0, p.k},
               {Content::Of::c, 0, 0, offset, 0, ranks, 0, values_.input(s.rank)});
@@ -82,7 +82,7 @@ void MemoryCheck::provide_input(const Segment& s, Role role) {
       for (const GlobalRun& run : p.a_runs(s.rank))
         set({run.local_row, run.rows, 0, p.kv_cols()},
             {role == Role::keys ? Content::Of::keys : Content::Of::values, 0, 0,
-             run.global_row - run.local_row, 0, p.traits().exchanges_heads() ? 0 : own});
+             run.global_row - run.local_row, 0, p.traits().shards_tokens() ? 0 : own});
       return;
     default:
       set(all.rect, {Content::Of::norm_weight, 0, 0, 0, 0, whose});
@@ -100,8 +100,8 @@ void MemoryCheck::check_output(const Segment& s, std::int32_t index, Role role, 
     Content expected{
         Content::Of::c, done, s.epoch - 1, run.global_row - run.local_row, 0, std::uint64_t{1} << s.rank};
     if (p.traits().reduces()) expected.ranks = everyone_;
-    if (p.op == Op::allgather || p.traits().exchanges_heads()) expected.ranks = 0;
-    if (p.traits().exchanges_heads()) expected.of = Content::Of::attended;
+    if (p.op == Op::allgather || p.traits().shards_tokens()) expected.ranks = 0;
+    if (p.traits().shards_tokens()) expected.of = Content::Of::attended;
     if (p.op == Op::gemm_alltoall || p.op == Op::alltoall) {
       while (p.routing->global_base(source + 1) <= run.global_row) ++source;
       expected.ranks = std::uint64_t{1} << source;

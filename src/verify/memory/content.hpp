@@ -19,6 +19,8 @@ struct Content {
     keys,
     values,
     attended,
+    partial,  ///< attention to some of the keys that a query sees
+    lse,      ///< its log-sum-exp: a column for each head
     down,
     hidden,
     payload

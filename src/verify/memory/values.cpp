@@ -94,6 +94,13 @@ bool ValueTable::is_library(Id value) const {
   return value == 0;
 }
 
+/// True if the value merges partial attentions that were rounded, and merges of such that were not.
+bool ValueTable::is_merge(Id value) const {
+  for (; at(value).kind == Kind::merge; value = at(value).a)
+    if (!is_part(at(value).b, -1, dtype_) && !is_merge(at(value).b)) return false;
+  return value == 0;
+}
+
 bool ValueTable::is_summed(Id value, const Rounding& statement, int owner) const {
   if (world_ == 1 && is_leaf(value, 0)) return true;
   switch (statement.summing) {
@@ -102,6 +109,8 @@ bool ValueTable::is_summed(Id value, const Rounding& statement, int owner) const
     case Summing::library:  // a workload has products besides sums; operators have no leaf that is a sum
                             // of all ranks
       return is_library(value) || is_leaf(value, -1);
+    case Summing::parts:
+      return is_leaf(value, -1) || is_merge(value);
     case Summing::rank_order:
       return is_fold(value, 0, statement.staged, false);
     case Summing::ring:
@@ -170,6 +179,8 @@ void ValueTable::write(Id value, std::string& text) const {
       return inside("", node.b, " | ...", 0);
     case Kind::list:
       return inside("", node.a, node.a == 0 ? "" : ", ", node.b);
+    case Kind::merge:
+      return inside("", node.a, node.a == 0 ? "merge of " : ", ", node.b);
     case Kind::library:
       inside("library(", node.a, ")", 0);
       return;

@@ -37,6 +37,8 @@ class ValueTable {
   Id stored(Id value, DType dtype);
   /// A value after a pass that applies `done`.
   Id passed(Id value, std::uint8_t done) { return intern({Kind::pass, DType::f32, value, done, 0}); }
+  /// Merge of partial attentions, given one after the other.
+  Id merged(Id before, Id part) { return intern({Kind::merge, DType::f32, before, part, 0}); }
   /// A row with parts that are computed differently, from left to right; `next` begins at column `col`.
   Id beside(Id row, Id next, std::int64_t col);
   /// Result of a collective of NCCL or MPI from the values of its ranks, given one after the other by told().
@@ -51,7 +53,7 @@ class ValueTable {
   std::string text_of(Id value) const;
 
  private:
-  enum class Kind : std::uint8_t { nothing, input, product, sum, rounded, pass, row, list, library };
+  enum class Kind : std::uint8_t { nothing, input, product, sum, rounded, pass, row, list, library, merge };
   struct Node {
     Kind kind = Kind::nothing;
     DType dtype = DType::f32;  ///< type that represents the value exactly
@@ -69,6 +71,7 @@ class ValueTable {
   bool is_part(Id value, int rank, DType staged) const;
   bool is_fold(Id value, int first, DType staged, bool rounded) const;
   bool is_library(Id value) const;
+  bool is_merge(Id value) const;
   bool is_summed(Id value, const Rounding& statement, int owner) const;
   void write(Id value, std::string& text) const;
 

@@ -171,33 +171,6 @@ void StepCheck::flags(const Elementwise& e) const {
             "a pass notifies arrivals if it stores to a flagged buffer, and then nothing else");
 }
 
-void StepCheck::operator()(const Attend& a) const {
-  require(!plan_.workload() && plan_.problem().traits().attends, {"grid"}, "the problem has no attention");
-  const Problem& p = plan_.problem();
-  grid(a.grid);
-  const std::int64_t dim = p.attention.head_dim;
-  require(a.grid.tile_cols == dim && a.grid.cols % dim == 0, {"grid"},
-          "{} columns in tiles of {}, but a head has {}", a.grid.cols, a.grid.tile_cols, dim);
-  own({"q"}, a.q);
-  own({"keys"}, a.keys);
-  own({"values"}, a.values);
-  require(a.q.rows == a.grid.rows && a.q.cols == a.grid.cols, {"q"}, "{}x{}, but the grid is {}x{}", a.q.rows,
-          a.q.cols, a.grid.rows, a.grid.cols);
-  require(a.first_token >= 0 && a.first_token <= p.m - a.grid.rows, {"first_token"},
-          "{} queries from token {} on, but there are {}", a.grid.rows, a.first_token, p.m);
-  const std::int64_t sharing = p.attention.heads / p.attention.kv_heads;
-  for (const auto& [name, slice] : {std::pair{"keys", a.keys}, std::pair{"values", a.values}}) {
-    require(slice.rows == p.m && slice.cols * sharing == a.grid.cols, {name}, "{}x{}, not {}x{}", slice.rows,
-            slice.cols, p.m, a.grid.cols / sharing);
-    require(buffer(slice).dtype == buffer(a.q).dtype, {name}, "{}, but q is {}",
-            shingle::name(buffer(slice).dtype), shingle::name(buffer(a.q).dtype));
-  }
-  placement({"out"}, a.out, a.grid);
-  store({"out"}, a.out.slice);
-  hooks(a.gates, a.notify, a.grid);
-  resources(a.resources);
-}
-
 // --------------------------------------------------------------------------------------------------------
 // communication
 

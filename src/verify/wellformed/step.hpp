@@ -39,6 +39,7 @@ class StepCheck {
   void operator()(const Gemm& g) const;
   void operator()(const Elementwise& e) const;
   void operator()(const Attend& a) const;
+  void operator()(const Merge& m) const;
   void operator()(const Collective& c) const;
   void operator()(const Exchange& e) const;
 
@@ -104,6 +105,8 @@ class StepCheck {
   void hooks(const std::vector<TileGate>& gates, const std::vector<TileNotify>& notifies,
              const TileGrid& g) const;
   void flags(const Elementwise& e) const;
+  void attention(const TileGrid& g) const;
+  void lse(const Field& field, const Slice& s, std::int64_t rows, std::int64_t cols) const;
   void resources(const Resources& r) const;
   const Communicator& communicator(std::int32_t i) const;
 

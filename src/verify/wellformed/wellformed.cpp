@@ -46,6 +46,7 @@ void check_ranks(const Plan& plan) {
 /// Rows of the shard of m rows on a rank, without listing its runs: only the last block of a rank can be
 /// short.
 std::int64_t rows_of_shard(const Problem& p, int rank) {
+  if (p.row_order == RowOrder::zigzag) return p.a_rows(rank);  // at most two runs
   const std::int64_t shard = p.shard_rows(), padding = p.world * shard - p.m;
   const std::int64_t block = p.row_order == RowOrder::block_cyclic ? p.row_block : shard;
   const std::int64_t last = shard % block == 0 ? smaller(block, shard) : shard % block;

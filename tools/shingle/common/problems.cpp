@@ -90,7 +90,7 @@ NamedProblem from_sizes(const ProblemFlags& flags, int world) {
 void size_by_heads(Problem& problem) {
   Attention& attention = problem.attention;
   if (attention.kv_heads == 0) attention.kv_heads = attention.heads;
-  const std::int64_t ranks = problem.traits().exchanges_heads() ? 1 : problem.world;
+  const std::int64_t ranks = problem.traits().shards_tokens() ? 1 : problem.world;
   problem.k = larger(attention.heads / ranks, 1) * attention.head_dim;
   if (!problem.traits().multiplies()) problem.n = problem.k;
 }

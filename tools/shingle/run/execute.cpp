@@ -96,7 +96,7 @@ double gemm_us(const Problem& p) {
   const auto m = static_cast<double>(p.m);
   double flops = 0;
   if (p.traits().attends)
-    flops += 4 * m * m * static_cast<double>(p.traits().exchanges_heads() ? p.k / p.world : p.k);
+    flops += 4 * m * m * static_cast<double>(p.traits().shards_tokens() ? p.k / p.world : p.k);
   if (p.traits().multiplies()) flops += 2 * m * static_cast<double>(p.b_cols()) * static_cast<double>(p.k);
   if (p.traits().chains()) flops += 2 * m * static_cast<double>(p.n) * static_cast<double>(p.inner);
   return flops / flops_per_us;

@@ -1,0 +1,113 @@
+#include "attention_transport.hpp"
+
+#include <fmt/format.h>
+
+#include <set>
+#include <utility>
+
+#include "planner/common/handshake.hpp"
+
+namespace shingle::planner {
+namespace {
+
+/// Messages of the communicate lane.
+class Messages final : public KeyTransport {
+ public:
+  Messages(RingBuilder& build, const Timetable& timetable)
+      : KeyTransport(build, timetable, CounterKind::add),
+        attended_(build.counter("attended", timetable.most_count())) {}
+
+  void move(int rank, std::int64_t turn) override {
+    const KeyPiece &sent = timetable_.sent(rank, turn), &received = timetable_.received(rank, turn);
+    const std::int64_t n = timetable_.before(rank, turn);
+    std::vector<Exchange::Message> sends, receives;
+    if (!sent.empty())
+      for (const std::int32_t buffer : {build_.keys, build_.values})
+        sends.push_back({timetable_.receiver(rank, turn), owned(buffer, sent)});
+    if (!received.empty())
+      for (const Slice& place : {keys(rank, n), values(rank, n)})
+        receives.push_back({timetable_.sender(rank, turn), place});
+    if (sends.empty() && receives.empty()) return;
+    if (!received.empty() && n >= room) build_.await(rank, communicate_lane, attended_, n - room);
+    build_.exchange(rank, std::move(sends), std::move(receives));
+    if (!received.empty()) build_.notify(rank, communicate_lane, arrived_, n);
+  }
+
+  void release(int rank, std::int64_t n) override {
+    if (has_next(rank, n)) build_.notify(rank, compute_lane, attended_, n);
+  }
+
+ private:
+  std::int32_t attended_;  // counter, by piece
+};
+
+/// Copies by the engines of the sender, from the user's K and V.
+class Engines final : public KeyTransport {
+ public:
+  Engines(RingBuilder& build, const Timetable& timetable)
+      : KeyTransport(build, timetable, CounterKind::set),
+        freed_(build.counter("freed", timetable.turns())),
+        handshake_(build),
+        engines_(static_cast<std::size_t>(build.world())),
+        begun_(static_cast<std::size_t>(build.world())) {
+    for (int rank = 0; rank < build.world(); ++rank)
+      for (std::int32_t e = 0; e < build.params().engines; ++e)
+        engines_[static_cast<std::size_t>(rank)].push_back(
+            {build.lane(rank, LaneKind::copy, fmt::format("engine {}", e)), {}});
+  }
+
+  void move(int rank, std::int64_t turn) override {
+    const KeyPiece& sent = timetable_.sent(rank, turn);
+    if (sent.empty()) return;
+    const int peer = timetable_.receiver(rank, turn);
+    const std::int64_t n = timetable_.before(peer, turn);
+    auto& engines = engines_[static_cast<std::size_t>(rank)];
+    Engine& on = engines[static_cast<std::size_t>(turn) % engines.size()];
+    if (!on.begun.empty()) build_.ring_doorbell(rank, on.lane);
+    if (on.begun.insert(peer).second) handshake_.await(build_, rank, on.lane, peer);
+    if (n >= room) build_.await(rank, on.lane, freed_, turn);
+    build_.step(rank, on.lane, Copy{owned(build_.keys, sent), keys(peer, n)});
+    build_.step(rank, on.lane, Copy{owned(build_.values, sent), values(peer, n)});
+    build_.notify_peer(rank, on.lane, arrived_, peer, n);
+  }
+
+  void release(int rank, std::int64_t n) override {
+    if (!has_next(rank, n)) return;
+    const std::int64_t next = timetable_.turn(rank, n + room);
+    const int sender = timetable_.sender(rank, next);
+    if (begun_[static_cast<std::size_t>(rank)].insert(sender).second)
+      handshake_.await(build_, rank, compute_lane, sender);
+    build_.notify_peer(rank, compute_lane, freed_, sender, next);
+  }
+
+ private:
+  /// A copy lane, and the ranks that it knows to have begun.
+  struct Engine {
+    std::int32_t lane;
+    std::set<int> begun;
+  };
+
+  std::int32_t freed_;  // counter, by turn: the receiver has room
+  Handshake handshake_;
+  std::vector<std::vector<Engine>> engines_;  // by rank
+  std::vector<std::set<int>> begun_;          // by rank: ranks that its compute lane knows to have begun
+};
+
+}  // namespace
+
+KeyTransport::KeyTransport(RingBuilder& build, const Timetable& timetable, CounterKind kind)
+    : build_(build),
+      timetable_(timetable),
+      arrived_(build.counter("arrived", timetable.most_count(), kind)),
+      keys_(build.buffer("keys_received", room * timetable.longest(), build.problem().kv_cols())),
+      values_(build.buffer("values_received", room * timetable.longest(), build.problem().kv_cols())) {}
+
+std::unique_ptr<KeyTransport> transport_by_messages(RingBuilder& build, const Timetable& timetable) {
+  return std::make_unique<Messages>(build, timetable);
+}
+
+std::unique_ptr<KeyTransport> transport_by_engines(RingBuilder& build, const Timetable& timetable) {
+  return std::make_unique<Engines>(build, timetable);
+}
+
+}  // namespace shingle::planner
