@@ -28,7 +28,7 @@ std::vector<Candidate> candidates_of(Op op, int slices) {
 /// What a rank sends: of a sum all rows but its shard; or Q, K and V of its tokens, and a result like Q.
 double sent_bytes(const Problem& p) {
   const double all = p.traits().shards_tokens() ? static_cast<double>(2 * (p.k + p.kv_cols())) / p.world
-                                                  : static_cast<double>(p.n);
+                                                : static_cast<double>(p.n);
   return static_cast<double>(p.m) * all * static_cast<double>(size_bytes(p.dtype)) * (p.world - 1) / p.world;
 }
 

@@ -217,7 +217,8 @@ double Costs::attend_us(const Attend& step, std::int64_t item) const {
   const TokenRange seen = common(all, {step.first_key, step.first_key + step.keys.rows});
   // In a causal block whose last query sees all these keys, each earlier query sees one fewer.
   const bool triangular = problem.attention.causal && seen.end == all.end;
-  const double keys = static_cast<double>(seen.count()) - (triangular ? static_cast<double>(rect.rows) / 2 : 0);
+  const double keys =
+      static_cast<double>(seen.count()) - (triangular ? static_cast<double>(rect.rows) / 2 : 0);
   return 4 * static_cast<double>(rect.rows) * keys * static_cast<double>(rect.cols) * us_per_flop_ /
          machine_.attention_rate;
 }

@@ -171,7 +171,8 @@ TEST(RingAttention, SendsOnlyKeysThatAreSeen) {
   constexpr std::int64_t shard = 8, tokens = world * shard, cols = 2 * 2 * 4;  // K and V, two heads of 4
   for (const RingParams& params : {RingParams{}, RingParams{.engines = 2, .slices = 2}}) {
     const auto sent = [&](Attention attention, RowOrder order) {
-      const Plan plan = plan_ring(ring_attention(world, tokens, std::move(attention), order), {}, params).value();
+      const Plan plan =
+          plan_ring(ring_attention(world, tokens, std::move(attention), order), {}, params).value();
       std::vector<std::int64_t> rows;
       for (const RankPlan& rank : plan.ranks) rows.push_back(sent_by(rank) / cols);
       return rows;
@@ -196,7 +197,8 @@ TEST(RingAttention, HasEqualCausalWorkInAZigzag) {
 
 TEST(RingAttention, MemoryOfPartsDoesNotGrowWithTheWorld) {
   const auto rows = [](int world, const RingParams& params) {
-    const Plan plan = plan_ring(ring_attention(world, 8 * world, {1, 1, 4, true}, zigzag), {}, params).value();
+    const Plan plan =
+        plan_ring(ring_attention(world, 8 * world, {1, 1, 4, true}, zigzag), {}, params).value();
     std::int64_t most = 0;
     for (const Buffer& buffer : plan.buffers)
       if (buffer.role == Role::internal) most += std::ranges::max(buffer.rows);
@@ -229,8 +231,8 @@ TEST(RingAttention, RefusesWhatDoesNotFit) {
 
 TEST(RingAttention, HasReasonsWhereItHasNoPlan) {
   const Problem problem = ring_attention(2, 32, {4, 2, 8});
-  for (const Mechanism mechanism :
-       {Mechanism::chunked, Mechanism::signal, Mechanism::fused, Mechanism::copy_engine, Mechanism::low_latency}) {
+  for (const Mechanism mechanism : {Mechanism::chunked, Mechanism::signal, Mechanism::fused,
+                                    Mechanism::copy_engine, Mechanism::low_latency}) {
     const auto plan = plan_with(problem, {}, default_params(mechanism));
     ASSERT_FALSE(plan.has_value());
     EXPECT_THAT(plan.reason(), testing::HasSubstr("ring")) << name(mechanism);

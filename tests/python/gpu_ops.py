@@ -140,6 +140,10 @@ def calls(m, dtype):
         ),
         "all_to_all_gemm": (lambda x, w: st.all_to_all_gemm(x, w, splits=splits), (x, w)),
         "gemm_all_to_all": (lambda x, w: st.gemm_all_to_all(x, w, splits=splits), (x, w)),
+        "attention_reduce_scatter": (
+            lambda q, k, v, w: st.attention_reduce_scatter(q, k, v, w, causal=True),
+            [*(torch.randn(m, heads, 64, device="cuda").to(dtype).requires_grad_() for heads in (4, 2, 2)), new(N, 256)],
+        ),
         "ulysses_attention": (
             lambda q, k, v: st.ulysses_attention(q, k, v, causal=True, rows=m),
             [torch.randn(mine, heads, 64, device="cuda").to(dtype).requires_grad_() for heads in (8, 4, 4)],

@@ -29,6 +29,8 @@ def arguments(name, requires_grad):
         "all_gather_gemm": (x, [w, tensor(N, K)], group, None, True),
         "all_to_all_gemm": (x, w, group, splits),
         "gemm_all_to_all": (x, w, group, splits),
+        "attention_reduce_scatter": (tensor(4, 4 * K), tensor(4, 2 * K), tensor(4, 2 * K), tensor(N, 4 * K), group, K,
+                                     True),
         "ulysses_attention": (tensor(4, 4 * K), tensor(4, 2 * K), tensor(4, 2 * K), group, K, True),
         "ring_attention": (tensor(4, 2 * K), tensor(4, K), tensor(4, K), group, K, True, True),
         "mlp": (x, tensor(2 * N, K), tensor(K, N), group, "swiglu"),
@@ -48,8 +50,8 @@ def opcheck_case(name, requires_grad):
 @pytest.mark.parametrize(
     "name",
     ["gemm_reduce_scatter", "gemm_all_reduce", "gemm_all_reduce_norm", "all_gather_gemm", "all_to_all_gemm",
-     "gemm_all_to_all", "replicated_gemm", "mlp", "ulysses_attention", "ring_attention", "scatter_gradients", "all_gather", "reduce_scatter",
-     "all_to_all"],
+     "gemm_all_to_all", "replicated_gemm", "mlp", "attention_reduce_scatter", "ulysses_attention", "ring_attention",
+     "scatter_gradients", "all_gather", "reduce_scatter", "all_to_all"],
 )  # fmt: skip
 def test_opcheck(name):
     on_ranks(2, opcheck_case, name, False)

@@ -191,18 +191,45 @@ def ring_case(m, dtype, causal, zigzag, batch=None, heads_apiece=2):
     attention_case(attend, tokens, m, dtype, causal, batch, heads_apiece, 1)
 
 
+def attention_scatter_case(m, dtype, causal, heads_apiece=2):
+    rank, ranks = sizes()
+    q, w = random(m, ranks * heads_apiece, K), random(N, ranks * heads_apiece * K)
+    k, v = (random(m, ranks, K) for _ in range(2))
+    coefficients = torch.randn(m, N).double()
+    whole = attended(q, k, v, causal).flatten(1) @ w.t()
+    (whole * coefficients).sum().backward()
+
+    def mine(x):
+        return x.tensor_split(ranks, 1)[rank]
+
+    leaves = [leaf(mine(x).to(dtype)) for x in (q, k, v, w)]
+    out = st.attention_reduce_scatter(*leaves, causal=causal)
+    close(out, own(whole), dtype, "result")
+    (out * own(coefficients).to(dtype)).sum().backward()
+    for name, got, x in zip("qkvw", leaves, (q, k, v, w)):
+        if m == 1 and name in "qk":
+            assert got.grad.abs().max() <= TOLERANCE[dtype]
+            continue
+        close(got.grad, mine(x.grad), dtype, f"gradient of {name}")
+
+
+def attended(q, k, v, causal):
+    """attention(q, k, v) of [tokens, …, heads, head_dim]."""
+    shared = q.shape[-2] // k.shape[-2]
+    of_heads = [x.flatten(1, -2).transpose(0, 1) for x in (q, k, v)]  # [batch · heads, tokens, head_dim]
+    scores = of_heads[0] @ of_heads[1].repeat_interleave(shared, 0).transpose(1, 2) / q.shape[-1] ** 0.5
+    if causal:
+        scores = scores.masked_fill(torch.ones(len(q), len(q), dtype=bool).triu(1), float("-inf"))
+    return (scores.softmax(2) @ of_heads[2].repeat_interleave(shared, 0)).transpose(0, 1).reshape(q.shape)
+
+
 def attention_case(attend, own, m, dtype, causal, batch, heads_apiece, kv_heads):
     """own: this rank's tokens of a tensor."""
     middle = [batch] if batch else []
     q = random(m, *middle, heads_apiece * kv_heads, K)
     k, v = (random(m, *middle, kv_heads, K) for _ in range(2))
     coefficients = torch.randn(q.shape).double()
-    of_heads = [x.flatten(1, -2).transpose(0, 1) for x in (q, k, v)]  # [batch · heads, m, K]
-    scores = of_heads[0] @ of_heads[1].repeat_interleave(heads_apiece, 0).transpose(1, 2) / K**0.5
-    if causal:
-        scores = scores.masked_fill(torch.ones(m, m, dtype=bool).triu(1), float("-inf"))
-    whole = scores.softmax(2) @ of_heads[2].repeat_interleave(heads_apiece, 0)
-    whole = whole.transpose(0, 1).reshape(q.shape)
+    whole = attended(q, k, v, causal)
     (whole * coefficients).sum().backward()
     leaves = [leaf(own(x).to(dtype)) for x in (q, k, v)]
     out = attend(*leaves)
@@ -265,6 +292,14 @@ def test_all_to_all(ranks, dispatch):
 def test_mlp(ranks, activation):
     for m in (6, 7, 1):
         on_ranks(ranks, mlp_case, m, torch.float64, activation)
+
+
+@RANKS
+@ROWS
+def test_attention_reduce_scatter(ranks, m):
+    for dtype in DTYPES:
+        on_ranks(ranks, attention_scatter_case, m, dtype, True)
+    on_ranks(ranks, attention_scatter_case, m, torch.float64, False, 1)
 
 
 @RANKS
@@ -340,6 +375,8 @@ def bad_input_case():
         ("of rows = 99", lambda: st.all_gather_gemm(x, [w], rows=99)),
         ("splits must be square", lambda: st.all_to_all_gemm(x, w, splits=[[1, 2, 3]])),
         (r"splits\[\d\] sends", lambda: st.all_to_all_gemm(x, w, splits=[[9] * ranks] * ranks)),
+        (r"expected \[tokens, heads", lambda: st.attention_reduce_scatter(x, x, x, w)),
+        ("w.shape", lambda: st.attention_reduce_scatter(q, q, q, torch.randn(N, K + 1))),
         (r"k.shape = \(4, 8\)", lambda: st.ulysses_attention(q, x, x)),
         ("v.shape", lambda: st.ulysses_attention(q, q, q[:, :1])),
         ("k has 3 tokens", lambda: st.ulysses_attention(q, q[:3], q[:3])),

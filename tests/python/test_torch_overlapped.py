@@ -79,6 +79,8 @@ def kernels_case():
                 for q in (wide_heads[:, : 2 * K].contiguous(), wide_heads[:, : 2 * K], wide_heads[:, ::2]):
                     for causal in (False, True):
                         k, v = random(5, K), random(5, K)
+                        for to in (random(N, 2 * K), random(2 * K, N).t()):
+                            close(*results("attention_reduce_scatter", q, k, v, to, "0", K // 2, causal))
                         close(*results("ulysses_attention", q, k, v, "0", K // 2, causal))
                         close(*results("ring_attention", q, k, v, "0", K // 2, causal, False, 5))
                         close(*results("ring_attention", q, k, v, "0", K // 2, causal, True, 5))
@@ -91,7 +93,7 @@ def kernels_case():
                     inner = random(N, 4 if activation == "swiglu" else 8)
                     close(*results("mlp", x, up, inner, "0", activation))
                 close(*results("mlp", x, up, down.t().contiguous().t(), "0", "swiglu"))
-        for op in ("mlp", "ulysses-attention", "allgather+attention"):
+        for op in ("mlp", "attention+reducescatter", "ulysses-attention", "allgather+attention"):
             assert overlapped.counts["overlapped." + op] > 0 and not overlapped.counts["sequential." + op]
 
 
@@ -183,6 +185,7 @@ def measure_case():
             Shape("gemm+allreduce", N, K, "f32", 1, bias=True), Shape("gemm+reducescatter", N, K, "f32", 1),
             Shape("allgather+gemm", N, K, "f32", 1), Shape("alltoall+gemm", N, K, "f32", 1),
             Shape("mlp", N, K, "f32", 1, inner=4, activation="swiglu"),
+            Shape("attention+reducescatter", N, K, "f32", 1, attention=(2, 1, 4, True)),
             Shape("ulysses-attention", K, K, "f32", 1, attention=(2, 1, 4, True), transpose_b=False),
             Shape("allgather+attention", K, K, "f32", 1, attention=(2, 1, 4, True), zigzag=True, transpose_b=False),
         ):  # fmt: skip

@@ -11,7 +11,8 @@ using testing::HasSubstr;
 
 const std::string heads = "--m 50 --heads 8 --kv-heads 4 --head-dim 8 --world 2 ";
 const std::string ulysses = "--op ulysses-attention " + heads;
-const std::string ring_attention = "--op allgather+attention --m 50 --heads 6 --kv-heads 3 --head-dim 8 --world 4 ";
+const std::string ring_attention =
+    "--op allgather+attention --m 50 --heads 6 --kv-heads 3 --head-dim 8 --world 4 ";
 
 TEST_F(Cli, RunsAttention) {
   for (const std::string flags :

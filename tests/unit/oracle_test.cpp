@@ -168,7 +168,8 @@ TEST(Oracle, AttendsToTheTokensOfAllRanks) {
             double sum = 0, weighted = 0;
             for (std::size_t key = token < 15 ? 0 : 15; key <= token; ++key) {
               const double score =
-                  (q[token][2 * head] * k[key][kv] + q[token][2 * head + 1] * k[key][kv + 1]) / std::sqrt(2.0);
+                  (q[token][2 * head] * k[key][kv] + q[token][2 * head + 1] * k[key][kv + 1]) /
+                  std::sqrt(2.0);
               sum += std::exp(score);
               weighted += std::exp(score) * v[key][kv + col % 2];
             }

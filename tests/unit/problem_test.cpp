@@ -54,7 +54,7 @@ TEST(Problem, ZigzagGivesChunksFromBothEnds) {
   };
   expect({{0, 1, 10, 11}, {2, 3, 8, 9}, {4, 5, 6, 7}});
   EXPECT_EQ(p.a_runs(2).size(), 1u);  // its chunks are neighbours
-  p.m = 9;  // the last chunks are short, or empty
+  p.m = 9;                            // the last chunks are short, or empty
   expect({{0, 1}, {2, 3, 8}, {4, 5, 6, 7}});
   p.m = 2;
   expect({{0}, {1}, {}});

@@ -322,8 +322,8 @@ struct Attend {
 };
 
 /// Merges parts of an attention, each of the same queries with other keys: Σ exp(lse_i − lse) · value_i,
-/// where lse = log Σ exp(lse_i). It works in fp32 in the order of the parts, and rounds once. Rows of the grid
-/// are queries, columns are those of heads. An item is a tile.
+/// where lse = log Σ exp(lse_i). It works in fp32 in the order of the parts, and rounds once. Rows of the
+/// grid are queries, columns are those of heads. An item is a tile.
 struct Merge {
   /// Rows [row, row + value.rows) of the grid. Other rows see none of the part's keys.
   struct Part {
@@ -414,9 +414,8 @@ struct Swap {
   bool operator==(const Swap&) const = default;
 };
 
-using Step =
-    std::variant<Gemm, Elementwise, Await, Notify, Fill, Collective, Exchange, Copy, Broadcast, Swap, Attend,
-                 Merge>;
+using Step = std::variant<Gemm, Elementwise, Await, Notify, Fill, Collective, Exchange, Copy, Broadcast, Swap,
+                          Attend, Merge>;
 
 /// "gemm", "permute", "reduce", "push", "await", …: the name of an elementwise step says what it does.
 std::string_view name(const Step& step);

@@ -211,7 +211,9 @@ struct Problem {
   /// Rows of K and of V on a rank.
   std::int64_t kv_rows(int rank) const { return traits().shards_tokens() ? a_rows(rank) : m; }
   /// Columns of the heads that a rank attends with.
-  std::int64_t attended_cols() const { return traits().shards_tokens() && traits().splits_heads() ? k / world : k; }
+  std::int64_t attended_cols() const {
+    return traits().shards_tokens() && traits().splits_heads() ? k / world : k;
+  }
   /// The queries that a rank attends with.
   std::vector<GlobalRun> query_runs(int rank) const;
   /// The sequence that holds a token.

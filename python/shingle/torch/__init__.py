@@ -6,6 +6,7 @@ from .counters import counters
 from .functional import (
     all_gather_gemm,
     all_to_all_gemm,
+    attention_reduce_scatter,
     gemm_all_reduce,
     gemm_all_to_all,
     gemm_reduce_scatter,
@@ -21,6 +22,7 @@ from .warming import warmup
 __all__ = [
     "all_gather_gemm",
     "all_to_all_gemm",
+    "attention_reduce_scatter",
     "configure",
     "counters",
     "gemm_all_reduce",

@@ -58,7 +58,8 @@ def by(shape, choice):
     no engines by default.
     """
     if choice == PREDICTED:
-        own = {"ulysses-attention": "ring engines=1 slices=4", "allgather+attention": "ring engines=1"}
+        own = {"attention+reducescatter": "fused", "ulysses-attention": "ring engines=1 slices=4",
+               "allgather+attention": "ring engines=1"}  # fmt: skip
         choice = "fused" if shape.keeps else own.get(shape.op)
     return shape._replace(mechanism=choice, keeps=False, captured=False)
 

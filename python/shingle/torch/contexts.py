@@ -20,6 +20,8 @@ def roles(shape: Shape):
     """Matrices of a call, in the order in which kernels pass them."""
     if shape.op == "mlp":
         return "a", "b", "down", "out"
+    if shape.op == "attention+reducescatter":
+        return "a", "keys", "values", "b", "out"
     if shape.attention:
         return "a", "keys", "values", "out"
     found = ["a", "b"]

@@ -125,6 +125,19 @@ def flat(splits):
     return [rows for row in splits for rows in row]
 
 
+def attention_reduce_scatter(q, k, v, w, group=None, *, causal=False):
+    """Own rows of Σ_ranks attention(q, k, v) · wᵀ: tensor-parallel attention with its output projection.
+
+    q: this rank's heads of all tokens, [tokens, heads, head_dim]. k, v: [tokens, kv_heads, head_dim]; kv_heads divides
+    heads. w: [n, heads · head_dim], as in nn.Linear. causal: a token sees itself and earlier ones. Scores are scaled by
+    1/sqrt(head_dim). Returns [own rows, n]: rank r has rows [r · ceil(tokens / ranks), …). Backward gathers the
+    gradient's rows for the product, overlapped, and attends again.
+    """
+    if q.dim() != 3:
+        raise InvalidArgument(f"q.shape = {tuple(q.shape)}; expected [tokens, heads, head_dim]")
+    return _ops.attention_reduce_scatter(*flat_heads(q, k, v), w, name_of(group), q.shape[-1], causal)
+
+
 def ulysses_attention(q, k, v, group=None, *, causal=False, rows=None):
     """Attention of a sequence whose tokens are sharded over the ranks: exchanges tokens for heads and back (Ulysses).
 

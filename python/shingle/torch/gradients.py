@@ -151,6 +151,18 @@ def gemm_all_to_all(ctx, grad):
     return result(ctx, dx, weight_gradient(back, x, w) if wanted(ctx, 1) else None)
 
 
+def setup_attention_reduce_scatter(ctx, inputs, output):
+    q, k, v, w, ctx.group, ctx.head_dim, ctx.causal = inputs
+    ctx.save_for_backward(q, k, v, w)
+
+
+def attention_reduce_scatter(ctx, grad):
+    *qkv, w = ctx.saved_tensors
+    gathered, (d_attended,) = ops.all_gather_gemm(grad, [w.t()], ctx.group, qkv[0].shape[0], wanted(ctx, 3))
+    attended, *d_qkv = ops.attention_gradients(d_attended, *qkv, ctx.head_dim, ctx.causal)
+    return result(ctx, *d_qkv, weight_gradient(gathered, attended, w) if wanted(ctx, 3) else None)
+
+
 def setup_ulysses_attention(ctx, inputs, output):
     q, k, v, ctx.group, ctx.head_dim, ctx.causal, ctx.rows = inputs
     ctx.save_for_backward(q, k, v)

@@ -95,6 +95,12 @@ define(
 )  # fmt: skip
 
 define(
+    "attention_gradients",
+    "(Tensor grad, Tensor q, Tensor k, Tensor v, int head_dim, bool causal) -> (Tensor, Tensor, Tensor, Tensor)",
+    cuda=sequential.attention_gradients, cpu=sequential.attention_gradients,
+)  # fmt: skip
+
+define(
     "ring_gradients",
     "(Tensor grad, Tensor q, Tensor k, Tensor v, str group, int head_dim, bool causal, bool zigzag, SymInt? rows)"
     " -> (Tensor, Tensor, Tensor)",
@@ -122,6 +128,11 @@ for name, schema, setup in (
     ("replicated_gemm", "(Tensor x, Tensor w, str group) -> Tensor", gradients.setup_gemm),
     ("all_to_all_gemm", "(Tensor x, Tensor w, str group, SymInt[] splits) -> Tensor", gradients.setup_all_to_all),
     ("gemm_all_to_all", "(Tensor x, Tensor w, str group, SymInt[] splits) -> Tensor", gradients.setup_all_to_all),
+    (
+        "attention_reduce_scatter",
+        "(Tensor q, Tensor k, Tensor v, Tensor w, str group, int head_dim, bool causal=False) -> Tensor",
+        gradients.setup_attention_reduce_scatter,
+    ),
     (
         "ulysses_attention",
         "(Tensor q, Tensor k, Tensor v, str group, int head_dim, bool causal=False, SymInt? rows=None) -> Tensor",

@@ -79,6 +79,17 @@ def gemm_all_to_all(x, w, group, splits):
     return all_to_all_gemm(x, w, group, splits)
 
 
+def attention_gradients(grad, q, k, v, head_dim, causal):
+    shapes.check_attention(q, k, v, head_dim, 1)
+    shapes.check_matrix(q, grad, q.shape, "grad")
+    return q.new_empty(q.shape), q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+def attention_reduce_scatter(q, k, v, w, group, head_dim, causal=False):
+    shapes.check_attention(q, k, v, head_dim, 1)
+    return gemm_reduce_scatter(q, w, group)
+
+
 def ulysses_attention(q, k, v, group, head_dim, causal=False, rows=None):
     group = find_group(group)
     shapes.check_attention(q, k, v, head_dim, group.size)

@@ -281,6 +281,18 @@ def gemm_all_to_all(x, w, group, splits):
     return sequential.gemm_all_to_all(x, w, group, splits) if out is None else out
 
 
+def attention_reduce_scatter(q, k, v, w, group, head_dim, causal=False):
+    key, inputs = ("attention_reduce_scatter", group, q.shape, head_dim, causal), (q, k, v, w)
+    if served := native.serve(key, inputs):
+        return served[0]
+    out, at = outputs.attention_reduce_scatter(q, k, v, w, group, head_dim, causal), find_group(group)
+    transposed = is_transposed(w)
+    shape = attention("attention+reducescatter", q, k, at, head_dim, causal, n=w.shape[0], transposed=transposed)
+    if attend(shape, q.shape[0], at, key, inputs, out):
+        return out
+    return sequential.attention_reduce_scatter(q, k, v, w, group, head_dim, causal)
+
+
 def ulysses_attention(q, k, v, group, head_dim, causal=False, rows=None):
     key, inputs = ("ulysses_attention", group, q.shape, head_dim, causal, rows), (q, k, v)
     if served := native.serve(key, inputs):
@@ -292,10 +304,12 @@ def ulysses_attention(q, k, v, group, head_dim, causal=False, rows=None):
     return sequential.ulysses_attention(q, k, v, group, head_dim, causal, rows)
 
 
-def attention(op, q, k, group, head_dim, causal, **fields):
-    """The Shape of an attention of own tokens."""
-    heads = q.shape[1] // head_dim, k.shape[1] // head_dim, head_dim, causal
-    shape = shape_of(op, q.shape[1], q.shape[1], q.dtype, group.size, False, attention=heads, **fields)
+def attention(op, q, k, group, head_dim, causal, n=None, transposed=False, **fields):
+    """The Shape of an attention. n: columns of the product behind it; None: there is none."""
+    split = 1 if n is None else group.size  # ranks hold all heads, or their own
+    heads = split * q.shape[1] // head_dim, split * k.shape[1] // head_dim, head_dim, causal
+    n, k = q.shape[1] if n is None else n, q.shape[1]
+    shape = shape_of(op, n, k, q.dtype, group.size, transposed, attention=heads, **fields)
     served = not q.is_cuda or (shape.dtype != "f32" and head_dim % 8 == 0 and head_dim <= 256)
     return shape if served else shape._replace(dtype=None)  # cuDNN has no such attention
 
@@ -305,7 +319,8 @@ def attend(shape, m, group, key, inputs, out):
     shape = chosen(group, shape, m, out.device)
     if shape is None:
         return False
-    matrices = [rows_argument(x) for x in (*inputs, out)]
+    qkv, weights = inputs[:3], inputs[3:]
+    matrices = [*map(rows_argument, qkv), *(weight_argument(w, shape.transpose_b) for w in weights), rows_argument(out)]
     enqueue(group, shape, m, out.device, matrices, like=(key, inputs, (out,)))
     return True
 

@@ -170,6 +170,16 @@ def attend(q, k, v, head_dim, causal, mask=None):
     return out[0].transpose(0, 1).flatten(1)
 
 
+def attention_gradients(grad, q, k, v, head_dim, causal):
+    """The attended tokens, and gradients of q, k and v. Attends again, because the heads' scores are not kept."""
+    attended, pull_back = torch.func.vjp(lambda q, k, v: attend(q, k, v, head_dim, causal), q, k, v)
+    return tuple(x.contiguous() for x in (attended, *pull_back(grad)))
+
+
+def attention_reduce_scatter(q, k, v, w, group, head_dim, causal=False):
+    return gemm_reduce_scatter(attend(q, k, v, head_dim, causal), w, group)
+
+
 def ulysses_attention(q, k, v, group, head_dim, causal=False, rows=None):
     group = find_group(group)
     rows = shapes.all_rows(q, rows, group)
@@ -178,12 +188,11 @@ def ulysses_attention(q, k, v, group, head_dim, causal=False, rows=None):
 
 
 def ulysses_gradients(grad, q, k, v, group, head_dim, causal, rows):
-    """Gradients of q, k and v. Attends again, because the heads' scores are not kept."""
     group = find_group(group)
     rows = shapes.all_rows(q, rows, group)
     *inputs, grad = to_heads([q, k, v, grad], rows, group)
-    _, pull_back = torch.func.vjp(lambda q, k, v: attend(q, k, v, head_dim, causal), *inputs)
-    return tuple(x.contiguous() for x in to_tokens(pull_back(grad), rows, group))
+    _, *gradients = attention_gradients(grad, *inputs, head_dim, causal)
+    return tuple(x.contiguous() for x in to_tokens(gradients, rows, group))
 
 
 def token_order(rows, group, zigzag, device):

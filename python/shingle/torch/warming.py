@@ -18,6 +18,7 @@ KERNELS = {
     "alltoall+gemm": overlapped.all_to_all_gemm,
     "gemm+alltoall": overlapped.gemm_all_to_all,
     "mlp": overlapped.mlp,
+    "attention+reducescatter": overlapped.attention_reduce_scatter,
     "ulysses-attention": overlapped.ulysses_attention,
     "allgather+attention": overlapped.ring_attention,
 }
@@ -29,6 +30,7 @@ CANDIDATES = {
                        "fused helpers=4", "fused helpers=16", "ring engines=1 slices=1", "low-latency"],
     "allgather+gemm": ["fused", "fused mover=store helpers=8", "ring engines=1 slices=1", "ring engines=1 slices=2",
                        "copy-engine variant=ring", "low-latency"],
+    "attention+reducescatter": ["fused", "ring engines=1", "ring engines=1 slices=2", "ring row-parallel"],
     "ulysses-attention": ["ring engines=1 slices=1", "ring engines=1 slices=2", "ring engines=1 slices=8",
                           "ring slices=2"],
     "allgather+attention": ["ring engines=1", "ring engines=2 slices=2", "ring"],
@@ -154,6 +156,10 @@ def arguments(group: Group, shape: Shape, m: int):
         up = weight(shape.inner * (2 if shape.activation == "swiglu" else 1), shape.k)
         rows = random(shapes.own_rows(m, group), shape.k)
         return rows, up, weight(shape.n, shape.inner), group.name, shape.activation, m
+    if shape.op == "attention+reducescatter":
+        heads, kv_heads, head_dim, causal = shape.attention
+        q, k, v = (random(m, count // group.size * head_dim) for count in (heads, kv_heads, kv_heads))
+        return q, k, v, weight(shape.n, shape.k), group.name, head_dim, causal
     if shape.attention:
         heads, kv_heads, head_dim, causal = shape.attention
         own = shapes.own_rows(m, group, shape.zigzag)

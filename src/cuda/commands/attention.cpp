@@ -117,8 +117,10 @@ Attention::Attention(const DnnHandle& handle, const AttentionProblem& problem)
       .set_intermediate_data_type(fe::DataType_t::FLOAT)
       .set_compute_data_type(fe::DataType_t::FLOAT)
       .set_sm_version(handle.sm_version());
-  auto options = fe::graph::SDPA_attributes().set_name("attend").set_generate_stats(p.stores_lse).set_attn_scale(
-      1 / std::sqrt(static_cast<float>(p.head_dim)));
+  auto options = fe::graph::SDPA_attributes()
+                     .set_name("attend")
+                     .set_generate_stats(p.stores_lse)
+                     .set_attn_scale(1 / std::sqrt(static_cast<float>(p.head_dim)));
   if (p.causal)
     options
         .set_diagonal_alignment(p.queries == p.keys ? fe::DiagonalAlignment_t::TOP_LEFT

@@ -33,7 +33,8 @@ void require_served(const Plan& plan, const Merge& step) {
   require_plain(step.grid, step.to, step.gates, step.notify, "merge");
   const std::int64_t dim = plan.problem().attention.head_dim;
   if (dim % 8 != 0 || dim > 256)
-    throw Unsupported(fmt::format("CUDA: head_dim = {} must be a multiple of 8 up to 256 to merge parts", dim));
+    throw Unsupported(
+        fmt::format("CUDA: head_dim = {} must be a multiple of 8 up to 256 to merge parts", dim));
   if (step.parts.size() > most_merged_parts)
     throw Unsupported(
         fmt::format("CUDA: a merge of {} parts; at most {}", step.parts.size(), most_merged_parts));

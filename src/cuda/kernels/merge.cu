@@ -22,8 +22,8 @@ __device__ void add_weighted(float (&sum)[merge_chunk], const char* at, float we
 }
 
 template <class T>
-__global__ void __launch_bounds__(merge_threads) merge_kernel(const __grid_constant__ MergeArgs args,
-                                                              int lanes) {
+__global__ void __launch_bounds__(merge_threads)
+    merge_kernel(const __grid_constant__ MergeArgs args, int lanes) {
   const std::int64_t groups = args.rows * args.heads;
   const std::int64_t first = (std::int64_t{blockIdx.x} * merge_threads + threadIdx.x) / lanes;
   const std::int64_t stride = std::int64_t{gridDim.x} * merge_threads / lanes;
@@ -96,11 +96,11 @@ cudaError_t launch_merge(const MergeArgs& args, cudaStream_t stream) {
   int lanes = 1;
   while (lanes * merge_chunk < args.head_dim) lanes *= 2;
   constexpr std::int64_t ctas_each = 2048 / merge_threads;  // threads of an SM
-  const std::int64_t ctas = std::min((args.rows * args.heads * lanes + merge_threads - 1) / merge_threads,
-                                     ctas_each * facts.sms);
+  const std::int64_t ctas =
+      std::min((args.rows * args.heads * lanes + merge_threads - 1) / merge_threads, ctas_each * facts.sms);
   void* parameters[] = {const_cast<MergeArgs*>(&args), &lanes};
-  return cudaLaunchKernel(find_merge_kernel(args.type), dim3(static_cast<unsigned>(ctas)), dim3(merge_threads),
-                          parameters, 0, stream);
+  return cudaLaunchKernel(find_merge_kernel(args.type), dim3(static_cast<unsigned>(ctas)),
+                          dim3(merge_threads), parameters, 0, stream);
 }
 
 cudaError_t preload_merge() {

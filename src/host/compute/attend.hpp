@@ -42,7 +42,7 @@ class AttendTask {
   const Attend& step_;
   Products& products_;
   View q_, keys_, values_, lse_;  ///< `lse_`: without data if the step does not store it
-  std::vector<View> outs_;  ///< by rank; empty for a rank that the output cannot reach
+  std::vector<View> outs_;        ///< by rank; empty for a rank that the output cannot reach
   std::int64_t dim_, sharing_;
 };
 

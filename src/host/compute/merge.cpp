@@ -41,8 +41,7 @@ std::int64_t MergeTask::crossing(std::int64_t position) const {
     if (piece.rank != step_.parts.front().value.rank) rows += piece.rows;
   });
   const DType type = plan_.buffers[static_cast<std::size_t>(step_.to.slice.buffer)].dtype;
-  return rows * step_.grid.rect(step_.grid.tile(position)).cols *
-         static_cast<std::int64_t>(size_bytes(type));
+  return rows * step_.grid.rect(step_.grid.tile(position)).cols * static_cast<std::int64_t>(size_bytes(type));
 }
 
 float MergeTask::merge(Worker& worker, std::int64_t row, std::int64_t col, float* out) const {

@@ -67,7 +67,7 @@ constexpr std::string_view name(CounterKind kind) {
 /// The value of "step" for each alternative of Step, by index.
 inline constexpr std::string_view step_names[] = {"gemm",      "elementwise", "await",    "notify",
                                                   "fill",      "collective",  "exchange", "copy",
-                                                  "broadcast", "swap",        "attend", "merge"};
+                                                  "broadcast", "swap",        "attend",   "merge"};
 static_assert(std::size(step_names) == std::variant_size_v<Step>);
 
 /// True if T is Plain, const or not: writer and reader share the functions below.

@@ -72,11 +72,12 @@ class Describer {
   }
 
   std::string operator()(const Merge& m) {
-    std::string text = fmt::format("merge {}x{}{}", m.grid.rows, m.grid.cols,
-                                   tiles(m.grid, {&m.to}, m.gates, m.notify));
+    std::string text =
+        fmt::format("merge {}x{}{}", m.grid.rows, m.grid.cols, tiles(m.grid, {&m.to}, m.gates, m.notify));
     for (std::size_t i = 0; i < m.parts.size(); ++i)
-      text += fmt::format("{}{} by {}{}", i == 0 ? ": " : " + ", slice(m.parts[i].value), slice(m.parts[i].lse),
-                          m.parts[i].row == 0 ? "" : fmt::format(" from row {}", m.parts[i].row));
+      text +=
+          fmt::format("{}{} by {}{}", i == 0 ? ": " : " + ", slice(m.parts[i].value), slice(m.parts[i].lse),
+                      m.parts[i].row == 0 ? "" : fmt::format(" from row {}", m.parts[i].row));
     return text + " -> " + placement(m.to) + lse(m.lse) + hooks(m.gates, m.notify) + workers(m.resources);
   }
 
@@ -133,9 +134,7 @@ class Describer {
     return text + at_rank(s.rank);
   }
 
-  std::string lse(const Slice& s) const {
-    return s.buffer < 0 ? "" : ", log-sum-exp " + slice(s);
-  }
+  std::string lse(const Slice& s) const { return s.buffer < 0 ? "" : ", log-sum-exp " + slice(s); }
 
   std::string counter(const CounterRef& c) const {
     return fmt::format("{}[{}]{}", table_entry(plan_.counters, c.counter, "counter"), c.entry,

@@ -28,8 +28,7 @@ namespace {
 
 std::optional<Reason> unserved_by_fused(const Problem& p, const Machine& machine, const FusedParams& params) {
   if (auto reason = planner::nothing_to_overlap(p)) return *reason;
-  if (p.traits().shards_tokens())
-    return Reason{fmt::format("fused does not plan {}: use ring", name(p.op))};
+  if (p.traits().shards_tokens()) return Reason{fmt::format("fused does not plan {}: use ring", name(p.op))};
   if (!machine.peer_memory && p.world > 1)
     return Reason{
         "fused stores to other ranks' memory, which is not accessible here: use sequential, chunked, ring or "

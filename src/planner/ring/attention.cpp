@@ -15,8 +15,8 @@ void attention_in_turns(RingBuilder& build) {
   const PartBuffers buffers = make_part_buffers(build, ranks);
   std::unique_ptr<KeyTransport> transport;
   if (timetable.most_count() > 0)
-    transport = by_engines(build) ? transport_by_engines(build, timetable)
-                                  : transport_by_messages(build, timetable);
+    transport =
+        by_engines(build) ? transport_by_engines(build, timetable) : transport_by_messages(build, timetable);
   for (int r = 0; r < build.world(); ++r) {
     PartialAttention& attention = ranks[static_cast<std::size_t>(r)];
     const auto move = [&](std::int64_t turn) {

@@ -12,8 +12,7 @@ std::vector<KeyPiece> pieces_of(const Problem& p, int rank, std::int64_t slices)
     const std::int64_t count = smaller(slices, run.rows);
     for (std::int64_t s = 0; s < count; ++s) {
       const std::int64_t first = chunk_begin(run.rows, count, s), end = chunk_begin(run.rows, count, s + 1);
-      pieces.push_back(
-          {rank, run.local_row + first, {run.global_row + first, run.global_row + end}});
+      pieces.push_back({rank, run.local_row + first, {run.global_row + first, run.global_row + end}});
     }
   }
   return pieces;

@@ -171,9 +171,7 @@ class EngineSide {
     build_.notify_peer(rank_, on.lane, places_.result_arrived, owner, t);
   }
 
-  void copy(const Slice& from, const Slice& to) {
-    build_.step(rank_, compute_lane, build_.copy(from, to));
-  }
+  void copy(const Slice& from, const Slice& to) { build_.step(rank_, compute_lane, build_.copy(from, to)); }
 
   /// The own tokens' part of a group.
   void keep_keys_and_values(std::int64_t group) {

@@ -36,8 +36,7 @@ void sort_tokens(Builder& build, int rank, const Gathered& at) {
 
 void gather_keys(Builder& build) {
   const Problem& p = build.problem();
-  if (p.world == 1)
-    return build.step(0, compute_lane, build.attend(0, 0, p.m, build.all(build.out, 0)));
+  if (p.world == 1) return build.step(0, compute_lane, build.attend(0, 0, p.m, build.all(build.out, 0)));
   const Gathered matrices[] = {gather(build, build.keys, "keys"), gather(build, build.values, "values")};
   const auto& [keys, values] = matrices;
   const std::int32_t padded = keys.sent != keys.user ? build.counter("padded", 1) : -1;

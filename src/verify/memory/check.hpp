@@ -137,7 +137,7 @@ class MemoryCheck {
   std::vector<TileRows> a_tile_rows_;
   // Tiles of a head see the same keys and values, or more of them. Each token's are read once.
   std::int32_t seen_segment_ = -1;
-  std::map<std::int64_t, Seen> seen_;  // by column of K and V in the step
+  std::map<std::int64_t, Seen> seen_;         // by column of K and V in the step
   std::map<ValueTable::Id, KeySet> keys_of_;  // of partial attentions, by value as it is stored
 };
 

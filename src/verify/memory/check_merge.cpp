@@ -68,8 +68,9 @@ void MemoryCheck::merge_tile(const Merge& step, const Segment& s, std::int32_t i
         piece_place(lse, down(lse) + rows.first - rect.row, rows.count(), head, rect.cols / dim, s.epoch);
     memory_.read(weights, index, item, [&](const Rect& cell, Content c) {
       c.row += down(lse), c.col += head;
-      tile.visit({cell.row - down(lse), cell.rows, (cell.col - head) * dim, cell.cols * dim},
-                 [&](const Rect&, Merged& merged) { take_lse(weights, cell, c, merged, dtype_of(value), s); });
+      tile.visit(
+          {cell.row - down(lse), cell.rows, (cell.col - head) * dim, cell.cols * dim},
+          [&](const Rect&, Merged& merged) { take_lse(weights, cell, c, merged, dtype_of(value), s); });
     });
   }
   const bool partial = step.lse.buffer >= 0;
@@ -93,7 +94,8 @@ void MemoryCheck::merge_tile(const Merge& step, const Segment& s, std::int32_t i
   });
   if (!partial) return;
   tile.visit({0, rect.rows, 0, rect.cols}, [&](const Rect& at, const Merged& merged) {
-    const std::int64_t row = step.lse.row + rect.row + at.row, head = step.lse.col + (rect.col + at.col) / dim;
+    const std::int64_t row = step.lse.row + rect.row + at.row,
+                       head = step.lse.col + (rect.col + at.col) / dim;
     Content c = merged.content;
     c.of = Content::Of::lse;
     c.row += at.row - row;

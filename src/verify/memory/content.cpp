@@ -5,12 +5,21 @@
 namespace shingle {
 
 std::string text_of(const Content& c) {
-  static constexpr const char* names[] = {
-      "nothing", "A",         "B",
-      "bias",    "residual",  "norm weight",
-      "C",       "keys",      "values",
-      "attention", "part of the attention", "log-sum-exp",
-      "down",    "the first product", "payload"};
+  static constexpr const char* names[] = {"nothing",
+                                          "A",
+                                          "B",
+                                          "bias",
+                                          "residual",
+                                          "norm weight",
+                                          "C",
+                                          "keys",
+                                          "values",
+                                          "attention",
+                                          "part of the attention",
+                                          "log-sum-exp",
+                                          "down",
+                                          "the first product",
+                                          "payload"};
   if (c.of == Content::Of::nothing) return "nothing";
   std::string text = names[static_cast<int>(c.of)];
   if (c.ranks != 0) {

@@ -10,8 +10,8 @@ void StepCheck::attention(const TileGrid& g) const {
   require(!plan_.workload() && plan_.problem().traits().attends, {"grid"}, "the problem has no attention");
   grid(g);
   const std::int64_t dim = plan_.problem().attention.head_dim;
-  require(g.tile_cols % dim == 0 && g.cols % dim == 0, {"grid"}, "{} columns in tiles of {}, but a head has {}",
-          g.cols, g.tile_cols, dim);
+  require(g.tile_cols % dim == 0 && g.cols % dim == 0, {"grid"},
+          "{} columns in tiles of {}, but a head has {}", g.cols, g.tile_cols, dim);
 }
 
 /// Log-sum-exp of `rows` queries with the heads of `cols` columns.
@@ -44,8 +44,8 @@ void StepCheck::operator()(const Attend& a) const {
   }
   require(a.first_key >= 0 && a.first_key <= p.m - a.keys.rows, {"first_key"},
           "{} keys from token {} on, but there are {}", a.keys.rows, a.first_key, p.m);
-  const TokenRange keys{a.first_key, a.first_key + a.keys.rows}, queries{a.first_token,
-                                                                         a.first_token + a.grid.rows};
+  const TokenRange keys{a.first_key, a.first_key + a.keys.rows},
+      queries{a.first_token, a.first_token + a.grid.rows};
   if (a.grid.rows > 0) {
     // The queries that see some of the keys are consecutive.
     require(common(queries, p.seeing(keys)) == queries, {"keys"},

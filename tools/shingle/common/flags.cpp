@@ -169,8 +169,8 @@ void add_problem_flags(CLI::App& app, ProblemFlags& flags) {
   grouped(app.add_option("--routing", flags.routing,
                          "All-to-all: random, balanced, skewed, all-to-one, empty-rank, or a JSON file")
               ->type_name("ROUTING"));
-  grouped(add(app, "--row-order", "ORDER", "Rows of a shard: contiguous (the default), block-cyclic or zigzag",
-              [&](auto& t) {
+  grouped(add(app, "--row-order", "ORDER",
+              "Rows of a shard: contiguous (the default), block-cyclic or zigzag", [&](auto& t) {
                 flags.row_order = choose<RowOrder>(t, {{"contiguous", RowOrder::contiguous},
                                                        {"block-cyclic", RowOrder::block_cyclic},
                                                        {"block_cyclic", RowOrder::block_cyclic},
