@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""Causal attention whose tokens are sharded: all-gather of K and V, ring_attention, and PyTorch's context_parallel.
+
+    export NCCL_NVLS_ENABLE=0 SHINGLE_LIBRARY=/path/to/libshingle.so
+    torchrun --standalone --nproc-per-node 2 bench/torch/context_attention.py --json context_attention.json
+
+Tokens are in a zigzag, so that ranks have equal work; those of context_parallel too. `sequential` gathers K and V by
+NCCL and attends by the same kernels as `shingle`. Results are compared with it. Times are forward, then forward and
+backward, of the slowest rank. `--cpu` tries the program without GPUs.
+"""
+import argparse
+import time
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from shingle import torch as st
+from shingle.torch.choices import LIBRARY, PREDICTED
+from shingle.torch.warming import forced
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.experimental import context_parallel
+from torch.distributed.tensor.experimental._attention import set_rotate_method
+
+from record import join, quartiles, slowest_us, write_record
+
+BOUND = 1e-2  # relative distance of bf16 results
+WARM = 2
+
+
+def inputs(m, heads, kv_heads, head_dim, device, dtype):
+    """This rank's tokens of q, k and v, and the gradient of the result."""
+    return [torch.randn(m // dist.get_world_size(), count, head_dim, device=device, dtype=dtype)
+            for count in (heads, kv_heads, kv_heads, heads)]
+
+
+def ours(choice, tensors, backward):
+    """A call of ring_attention by one choice."""
+    *qkv, grad = tensors
+    leaves = [x.detach().requires_grad_(backward) for x in qkv]
+
+    def call():
+        with forced(choice):
+            out = st.ring_attention(*leaves, causal=True, zigzag=True)
+        return (out, *torch.autograd.grad(out, leaves, grad)) if backward else (out,)
+
+    return call
+
+
+def pytorchs(tensors, backward):
+    """A call of scaled_dot_product_attention on own tokens, to be made in context_parallel."""
+    *qkv, grad = ([x.transpose(0, 1)[None].contiguous() for x in tensors])
+    shared = qkv[0].shape[1] // qkv[1].shape[1]
+    qkv = [qkv[0], *(x.repeat_interleave(shared, 1) for x in qkv[1:])]  # it takes no grouped queries
+    leaves = [x.detach().requires_grad_(backward) for x in qkv]
+
+    def call():
+        out = F.scaled_dot_product_attention(*leaves, is_causal=True)
+        return (out, *torch.autograd.grad(out, leaves, grad)) if backward else (out,)
+
+    return call
+
+
+def host_us(call):
+    begin = time.perf_counter()
+    call()
+    return (time.perf_counter() - begin) * 1e6
+
+
+def sampled(runs, args):
+    """Quartiles of each way's times. The ways take turns."""
+    samples = {name: [] for name in runs}
+    for turn in range(args.repeat + WARM):
+        for name, run in runs.items():
+            time.sleep(args.idle_ms / 1e3)
+            us = host_us(run) if args.cpu else slowest_us(run)
+            if turn >= WARM:
+                samples[name].append(us)
+    return {name: quartiles(taken) for name, taken in samples.items()}
+
+
+def measure(m, heads, kv_heads, head_dim, backward, device, args):
+    tensors = inputs(m, heads, kv_heads, head_dim, device, torch.float32 if args.cpu else torch.bfloat16)
+    baseline, own = (LIBRARY, LIBRARY) if args.cpu else ("sequential", PREDICTED)
+    runs = {"sequential": ours(baseline, tensors, backward), "shingle": ours(own, tensors, backward)}
+    for reference, result in zip(runs["sequential"](), runs["shingle"](), strict=True):
+        error = ((result.float() - reference.float()).norm() / reference.float().norm()).item()
+        assert error <= BOUND, (m, heads, error)
+    row = {"m": m, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "backward": backward,
+           "world": dist.get_world_size(), **sampled(runs, args)}
+    if args.cpu:
+        return row
+    mesh = init_device_mesh("cuda", (dist.get_world_size(),))
+    for rotation in ("allgather", "alltoall"):
+        set_rotate_method(rotation)
+        with context_parallel(mesh):
+            row |= sampled({f"context_parallel_{rotation}": pytorchs(tensors, backward)}, args)
+    return row
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, nargs="+", default=[16384, 32768, 65536], help="of all ranks")
+    parser.add_argument("--heads", nargs="+", default=["32/8/128", "24/24/128"], help="heads/kv_heads/head_dim")
+    parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--idle-ms", type=float, default=20)
+    parser.add_argument("--cpu", action="store_true", help="on CPU with gloo")
+    parser.add_argument("--json", help="file for the record")
+    args = parser.parse_args()
+    if args.cpu and args.json:
+        parser.error("--json: times on CPU are no record; leave out --json or --cpu")
+    if args.cpu:
+        dist.init_process_group("gloo")
+        rank, device = dist.get_rank(), torch.device("cpu")
+    else:
+        rank, _, _ = join()
+        device = torch.device("cuda", torch.cuda.current_device())
+        st.configure(max_m=max(args.tokens))
+    torch.manual_seed(rank + 1)
+    rows = []
+    for sizes in args.heads:
+        for m in args.tokens:
+            for backward in (False, True):
+                row = measure(m, *map(int, sizes.split("/")), backward, device, args)
+                rows.append(row)
+                if rank == 0:
+                    times = ", ".join(f"{name} {at['median_us'] / 1e3:.2f} ms" for name, at in row.items()
+                                      if isinstance(at, dict))
+                    print(f"{m} tokens, {sizes}{', backward' if backward else ''}: {times}", flush=True)
+    if rank == 0 and args.json:
+        write_record(args.json, rows, repeat=args.repeat, idle_ms=args.idle_ms)
+    if not args.cpu:
+        torch.cuda.synchronize()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
