@@ -70,7 +70,7 @@ def torch_decode_layer(record):
     return ["", f"M = {sizes[0]}", *sizes[1:]], rows
 
 
-@table("torch-layers", "h100x2/torch_layers")
+@table("torch-layers", "h200x2/torch_layers")
 def torch_layers(record):
     """The part of the communication that is exposed with NCCL, and the part of that which the ops hide."""
     rows = []
