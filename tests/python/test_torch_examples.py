@@ -9,13 +9,13 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "examples/python"
-NEEDS = {"04_llama_with_tp_plan": ["transformers", "accelerate"]}
+NEEDS = {name: ["transformers", "accelerate"] for name in ("04_llama_with_tp_plan", "08_context_parallel_llama")}
 
 
 @pytest.mark.parametrize(
     "name",
     ["02_an_op", "03_tensor_parallel_mlp", "04_llama_with_tp_plan", "05_training_step_with_compile",
-     "07_sequence_parallel_attention"],
+     "07_sequence_parallel_attention", "08_context_parallel_llama"],
 )  # fmt: skip
 def test_example(name):
     for package in NEEDS.get(name, []):

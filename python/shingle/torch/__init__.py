@@ -1,6 +1,7 @@
 """Shingle for PyTorch: ops that overlap GEMM and communication. See shingle.torch.functional."""
 
 from .choices import table
+from .context_parallel import context_parallel
 from .contexts import release
 from .counters import counters
 from .functional import (
@@ -24,6 +25,7 @@ __all__ = [
     "all_to_all_gemm",
     "attention_reduce_scatter",
     "configure",
+    "context_parallel",
     "counters",
     "gemm_all_reduce",
     "gemm_all_to_all",

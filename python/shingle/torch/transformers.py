@@ -5,6 +5,8 @@
 
 Then "rowwise" and "colwise" of every tp_plan are Shingle's: o_proj and down_proj are gemm_all_reduce. Quantised layers
 and features that the ranks do not divide stay with Transformers.
+
+Context parallelism: register_attention(), model.set_attn_implementation("shingle"), then shingle.torch.context_parallel.
 """
 
 import torch
@@ -16,6 +18,8 @@ from . import parallel_styles as styles
 from .counters import counts, expect
 
 try:
+    from transformers import AttentionInterface
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
     from transformers.integrations.tensor_parallel import ALL_PARALLEL_STYLES, ColwiseParallel, RowwiseParallel
 except ImportError as error:
     raise Unsupported(f"shingle.torch.transformers needs transformers 5.17 or newer: {error}") from error
@@ -65,3 +69,11 @@ def register():
     ALL_PARALLEL_STYLES.register(
         "colwise", OverlappedColwise(input_layouts=Replicate(), output_layouts=Shard(-1), use_local_output=True)
     )
+
+
+def register_attention():
+    """Adds the attention "shingle": scaled_dot_product_attention without a mask, as context_parallel needs it.
+
+    Transformers makes no mask for an attention that it does not know, so tokens are causal or all seen; none is padding.
+    """
+    AttentionInterface.register("shingle", sdpa_attention_forward)
