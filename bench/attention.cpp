@@ -1,7 +1,8 @@
 // Attention, with the link paced so that communication alone takes a given fraction of the computation.
 // attention+reducescatter: everything one after the other, only the projection split (row-parallel), and
-// attention and projection split (query-split). ulysses-attention: one after the other, and by slices of
-// heads and queries. Measured round by round in one run, every result checked.
+// attention and projection split (query-split). ulysses-attention and allgather+attention: one after the
+// other, and by slices of heads and queries, or of keys. Measured round by round in one run, every result
+// checked.
 #include <CLI/CLI.hpp>
 
 #include "api/measure.hpp"
@@ -19,16 +20,17 @@ struct Candidate {
 
 std::vector<Candidate> candidates_of(Op op, int slices) {
   const Candidate sequential{"sequential", SequentialParams{}};
-  if (op == Op::ulysses_attention) return {sequential, {"ring", RingParams{.slices = slices}}};
+  if (traits(op).shards_tokens()) return {sequential, {"ring", RingParams{.slices = slices}}};
   return {sequential,
           {"row-parallel", RingParams{.slices = slices, .row_parallel = true}},
           {"query-split", RingParams{.slices = slices}}};
 }
 
-/// What a rank sends: of a sum all rows but its shard; or Q, K and V of its tokens, and a result like Q.
+/// What a rank sends: of a sum all rows but its shard; its part of Q, K, V and a result like Q; or K and V.
 double sent_bytes(const Problem& p) {
-  const double all = p.traits().shards_tokens() ? static_cast<double>(2 * (p.k + p.kv_cols())) / p.world
-                                                : static_cast<double>(p.n);
+  const double all = !p.traits().shards_tokens() ? static_cast<double>(p.n)
+                     : p.traits().splits_heads() ? static_cast<double>(2 * (p.k + p.kv_cols())) / p.world
+                                                 : static_cast<double>(2 * p.kv_cols());
   return static_cast<double>(p.m) * all * static_cast<double>(size_bytes(p.dtype)) * (p.world - 1) / p.world;
 }
 
@@ -66,7 +68,8 @@ int main(int argc, char** argv) {
   double fraction = 0.7;
   int repeat = 7, slices = 0;
   std::string json, op_name = "attention+reducescatter";
-  app.add_option("--op", op_name, "attention+reducescatter or ulysses-attention")->capture_default_str();
+  app.add_option("--op", op_name, "attention+reducescatter, ulysses-attention or allgather+attention")
+      ->capture_default_str();
   app.add_option("--world", problem.world)->capture_default_str();
   app.add_option("--tokens", problem.m)->capture_default_str();
   app.add_option("--n", problem.n, "columns of the projection")->capture_default_str();

@@ -1,5 +1,5 @@
-// Ring attention, whatever its heads, sequences, ranks, order of tokens and slices: plans are proven and
-// results right; plans that are wrong in one place are refused.
+// Ring attention, whatever its heads, sequences, ranks, order of tokens and slices: plans are proven, results
+// right, and nothing is sent or computed that is not needed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,22 +14,14 @@
 #include "shingle/plan/print.hpp"
 #include "shingle/verify/verify.hpp"
 #include "shingle/verify/wellformed.hpp"
+#include "support/ring_attention.hpp"
 
 namespace shingle::ring_attention_test {
 namespace {
 
-constexpr RowOrder contiguous = RowOrder::contiguous, zigzag = RowOrder::zigzag;
-
-Problem ring_attention(int world, std::int64_t tokens, Attention attention, RowOrder order = contiguous) {
-  Problem p;
-  p.op = Op::allgather_attention;
-  p.world = world;
-  p.m = tokens;
-  p.n = p.k = attention.heads * attention.head_dim;
-  p.attention = std::move(attention);
-  p.row_order = order;
-  return p;
-}
+using test::contiguous;
+using test::ring_attention;
+using test::zigzag;
 
 std::vector<Params> forms() {
   std::vector<Params> forms{SequentialParams{}};
@@ -238,205 +230,6 @@ TEST(RingAttention, HasReasonsWhereItHasNoPlan) {
     EXPECT_THAT(plan.reason(), testing::HasSubstr("ring")) << name(mechanism);
   }
 }
-
-// ------------------------------------------------------------------------------------------------ wrong
-// plans
-
-/// Changes one step of a kind on a rank after the other: each such plan has to fail its proof, alone or in a
-/// context, and by `rule` where one is given.
-template <class S>
-void expect_refused(const Plan& right, const std::string& rule, const std::function<bool(S&)>& edit) {
-  int changed = 0;
-  for (std::size_t r = 0; r < right.ranks.size(); ++r)
-    for (std::size_t l = 0; l < right.ranks[r].lanes.size(); ++l)
-      for (std::size_t i = 0; i < right.ranks[r].lanes[l].steps.size(); ++i) {
-        Plan plan = right;
-        auto* step = std::get_if<S>(&plan.ranks[r].lanes[l].steps[i]);
-        if (step == nullptr || !edit(*step)) continue;
-        ++changed;
-        Proof proof = verify(plan);
-        if (proof.ok) proof = verify(plan, Setting::context);
-        EXPECT_FALSE(proof.ok) << "rank " << r << ", lane " << l << ", step " << i << "\n" << to_text(plan);
-        if (!rule.empty()) {
-          EXPECT_EQ(proof.rule, rule) << proof.failure;
-        }
-      }
-  EXPECT_GT(changed, 0) << "the plan has no such step";
-}
-
-/// A plan whose parts are merged more than once.
-Plan merging_plan(const RingParams& params = {}) {
-  return plan_ring(ring_attention(6, 48, {4, 2, 4}), {}, params).value();
-}
-
-TEST(RingAttentionWrongPlans, AttentionOfOtherTokensOrHeads) {
-  for (const Plan& plan : {merging_plan(), merging_plan({.engines = 1, .slices = 2})}) {
-    expect_refused<Attend>(plan, "content",
-                           [](Attend& a) { return a.first_token > 0 && a.first_token-- > 0; });
-    expect_refused<Attend>(plan, "content", [](Attend& a) { return a.first_key > 0 && a.first_key-- > 0; });
-    expect_refused<Attend>(plan, "content", [](Attend& a) {
-      std::swap(a.keys, a.values);
-      return true;
-    });
-    // One key fewer than the others count on.
-    expect_refused<Attend>(plan, "content", [](Attend& a) {
-      if (a.keys.rows < 2) return false;
-      --a.keys.rows, --a.values.rows;
-      return true;
-    });
-    // Without the log-sum-exp, as if there were no other keys.
-    expect_refused<Attend>(plan, "well-formed", [](Attend& a) {
-      a.lse = {};
-      return true;
-    });
-  }
-}
-
-TEST(RingAttentionWrongPlans, QueriesThatSeeNoKey) {
-  const Plan plan = plan_ring(ring_attention(3, 24, {4, 2, 4, true}, zigzag), {}, {}).value();
-  expect_refused<Attend>(plan, "well-formed", [](Attend& a) {
-    if (a.first_key < 2) return false;
-    a.first_token = a.first_key - 1;  // the query before all of the keys
-    return true;
-  });
-}
-
-TEST(RingAttentionWrongPlans, PartsMissingTwiceOrWithTheWeightOfOthers) {
-  for (const Plan& plan : {merging_plan(), merging_plan({.engines = 2, .slices = 2})}) {
-    // A part is missing. Rows of the first one are never without a part.
-    expect_refused<Merge>(plan, "content", [](Merge& m) {
-      m.parts.pop_back();
-      return true;
-    });
-    expect_refused<Merge>(plan, "content", [](Merge& m) {
-      m.parts.erase(m.parts.begin());
-      return true;
-    });
-    expect_refused<Merge>(plan, "content", [](Merge& m) {
-      m.parts.push_back(m.parts.front());
-      return true;
-    });
-    // Weights of another part.
-    expect_refused<Merge>(plan, "content", [](Merge& m) {
-      std::swap(m.parts[0].lse, m.parts[1].lse);
-      return true;
-    });
-    // Rows of a part at other rows of the result.
-    expect_refused<Merge>(plan, "content", [](Merge& m) {
-      Merge::Part& part = m.parts.back();
-      if (part.value.rows < 2) return false;
-      --part.value.rows, --part.lse.rows, ++part.value.row, ++part.lse.row;
-      return true;
-    });
-    // A part again where a result is wanted, and the other way round.
-    expect_refused<Merge>(plan, "content", [](Merge& m) {
-      if (m.lse.buffer < 0) return false;
-      m.lse = {};
-      return true;
-    });
-    // Not where the user expects it.
-    expect_refused<Merge>(plan, "", [](Merge& m) {
-      m.to.slice.row = m.to.slice.row == 0 ? 1 : m.to.slice.row - 1;
-      return true;
-    });
-  }
-}
-
-TEST(RingAttentionWrongPlans, WeightsOfAnEarlierStepOrEpoch) {
-  const Plan right = merging_plan();
-  // The step that stores them comes to store them elsewhere: what is merged is of the epoch before.
-  expect_refused<Attend>(right, "content", [&](Attend& a) {
-    if (a.lse.buffer < 0) return false;
-    a.lse.row = a.lse.row == 0 ? a.lse.rows : 0;
-    return true;
-  });
-  expect_refused<Attend>(right, "content", [&](Attend& a) {
-    Slice& out = a.out.slice;
-    out.row = out.row == 0 ? out.rows : 0;
-    return true;
-  });
-}
-
-TEST(RingAttentionWrongPlans, ResultsThatAreMergedOverTheirParts) {
-  Plan plan = plan_ring(ring_attention(2, 16, {2, 1, 4}), {}, {}).value();
-  const auto find = [&]() -> Merge& {
-    for (Step& step : plan.ranks[0].lanes[0].steps)
-      if (auto* merge = std::get_if<Merge>(&step)) return *merge;
-    throw std::logic_error("no merge");
-  };
-  const Merge right = find();
-  // Into the place of a part, then out of it: right, and a copy shows the same.
-  Merge into = right;
-  into.to.slice = right.parts[0].value;
-  Elementwise out;
-  out.grid = right.grid;
-  out.from.push_back(into.to);
-  out.to = right.to;
-  find() = into;
-  auto& rank = plan.ranks[0];
-  rank.lanes[0].steps.emplace_back(out);
-  rank.issue.push_back(0);
-  EXPECT_TRUE(verify(plan)) << verify(plan).failure;
-  // One row further down it would overwrite what it reads.
-  Plan wrong = plan;
-  std::swap(wrong, plan);
-  find().to.slice.row += 1;
-  EXPECT_EQ(verify(plan).rule, "well-formed") << verify(plan).failure;
-}
-
-TEST(RingAttentionWrongPlans, MessagesOrWaitsLeftOut) {
-  const Plan plan = merging_plan();
-  expect_refused<Await>(plan, "", [](Await& a) {
-    a.target = 0;
-    return true;
-  });
-  expect_refused<Exchange>(plan, "", [](Exchange& e) {
-    if (e.sends.empty()) return false;
-    std::swap(e.sends[0], e.sends[1]);
-    return true;
-  });
-  expect_refused<Exchange>(plan, "", [](Exchange& e) {
-    if (e.receives.empty()) return false;
-    e.receives[0].slice.row = e.receives[0].slice.row == 0 ? 1 : 0;
-    return true;
-  });
-}
-
-TEST(RingAttentionWrongPlans, CopiesOrWaitsOfEnginesLeftOut) {
-  const Plan plan = merging_plan({.engines = 1});
-  for (const char* const counter : {"arrived", "freed", "begun"})
-    expect_refused<Await>(plan, "", [&](Await& a) {
-      // An engine that has waited for room knows that its peer has begun.
-      if (plan.counters[static_cast<std::size_t>(a.counter.counter)].name != counter) return false;
-      if (std::string_view(counter) == "begun" && a.counter.entry != (a.counter.rank + 1) % 6) return false;
-      a.target = 0;
-      return true;
-    });
-  expect_refused<Copy>(plan, "", [](Copy& c) {
-    c.to.row = c.to.row == 0 ? 8 : 0;
-    return true;
-  });
-}
-
-TEST(RingAttentionWrongPlans, TheBaseline) {
-  for (const RowOrder order : {contiguous, zigzag}) {
-    const Plan plan = plan_sequential(ring_attention(3, 23, {4, 2, 4}, order), {}).value();
-    expect_refused<Attend>(plan, "content", [](Attend& a) {
-      std::swap(a.keys, a.values);
-      return true;
-    });
-    expect_refused<Elementwise>(plan, "", [](Elementwise& e) {
-      e.to.slice.row = e.to.slice.row == 0 ? 1 : e.to.slice.row - 1;
-      return true;
-    });
-    expect_refused<Await>(plan, "", [](Await& a) {
-      a.target = 0;
-      return true;
-    });
-  }
-}
-
-// ------------------------------------------------------------------------------------------------ times
 
 /// In unit costs, messages that take half as long as the attention beside them are not waited for.
 TEST(RingAttention, WaitsForNothingWhereMessagesAreShorterThanAttention) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "cuda/kernels/merge.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/opened_library.hpp"
 #include "cuda/raii/stream.hpp"
@@ -106,6 +107,7 @@ struct Attention::Graph {
   AttentionProblem problem;
   fe::graph::Graph made{};
   std::size_t workspace_bytes = 0;
+  std::size_t packed_lse = 0;  ///< where cuDNN stores the log-sum-exps in the workspace, in bytes
   bool loaded = false;
 };
 
@@ -137,17 +139,22 @@ Attention::Attention(const DnnHandle& handle, const AttentionProblem& problem)
       .set_uid(Operand::out)
       .set_dim(wanted.get_dim())
       .set_stride(wanted.get_stride());
-  if (p.stores_lse)  // a column of one element for each head
+  if (p.stores_lse)  // cuDNN before 9.12 stores them packed, whatever the strides
     results[1]
         ->set_output(true)
         .set_uid(Operand::lse)
         .set_data_type(fe::DataType_t::FLOAT)
         .set_dim({p.sequences, p.heads, p.queries, 1})
-        .set_stride({p.queries * p.lse_row, 1, p.lse_row, 1});
+        .set_stride({p.heads * p.queries, p.queries, 1, 1});
   check_graph(graph.build(graph_->handle, {fe::HeurMode_t::A}), p);
   std::int64_t bytes = 0;
   check_graph(graph.get_workspace_size(bytes), p);
   graph_->workspace_bytes = static_cast<std::size_t>(bytes);
+  if (!p.stores_lse) return;
+  constexpr std::size_t aligned = 256;
+  graph_->packed_lse = (graph_->workspace_bytes + aligned - 1) / aligned * aligned;
+  graph_->workspace_bytes =
+      graph_->packed_lse + static_cast<std::size_t>(p.sequences * p.heads * p.queries) * sizeof(float);
 }
 
 Attention::~Attention() = default;
@@ -161,10 +168,15 @@ void Attention::run(cudaStream_t stream, const AttentionOperands& operands, void
                                               {Operand::keys, const_cast<void*>(operands.keys)},
                                               {Operand::values, const_cast<void*>(operands.values)},
                                               {Operand::out, operands.out}};
-  if (graph_->problem.stores_lse) all.emplace(Operand::lse, operands.lse);
+  const AttentionProblem& p = graph_->problem;
+  auto* const packed = reinterpret_cast<float*>(static_cast<std::byte*>(workspace) + graph_->packed_lse);
+  if (p.stores_lse) all.emplace(Operand::lse, packed);
   check_dnn(fe::detail::set_stream(graph_->handle, stream), "cudnnSetStream");
   if (fe::error_t error = graph_->made.execute(graph_->handle, all, workspace); error.is_bad())
     throw CudaError(fmt::format("cuDNN's attention: {}", error.get_message()), cudaErrorUnknown, -1);
+  if (!p.stores_lse) return;
+  const PackedLse lse{packed, p.sequences, p.queries, static_cast<std::int32_t>(p.heads)};
+  check(launch_unpack_lse(lse, static_cast<float*>(operands.lse), p.lse_row, stream), "unpack log-sum-exps");
 }
 
 bool Attention::is_loaded() const noexcept {

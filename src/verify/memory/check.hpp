@@ -10,6 +10,7 @@
 
 #include "content.hpp"
 #include "key_set.hpp"
+#include "region_map.hpp"
 #include "results.hpp"
 #include "shingle/plan/placement.hpp"
 #include "tracked_memory.hpp"
@@ -69,6 +70,8 @@ class MemoryCheck {
     KeySet keys{};
     ValueTable::Id last = 0;  ///< of the last part
   };
+  void read_parts(const Merge& step, const Segment& s, std::int32_t index, std::int64_t item,
+                  RegionMap<Merged>& tile);
   void take_part(const Place& at, const Rect& cell, const Content& c, Merged& merged, const Segment& s);
   void take_lse(const Place& at, const Rect& cell, const Content& c, Merged& merged, DType part,
                 const Segment& s);
@@ -97,6 +100,8 @@ class MemoryCheck {
   void gemm(const Gemm& step, const Segment& s, std::int32_t index);
   void gemm_tile(const Gemm& step, const Segment& s, std::int32_t index, std::int64_t item);
   void attend_tile(const Attend& step, const Segment& s, std::int32_t index, std::int64_t item);
+  void store_attended(const Attend& step, const Segment& s, std::int32_t index, std::int64_t item,
+                      std::int64_t col, std::uint64_t ranks);
   void merge_tile(const Merge& step, const Segment& s, std::int32_t index, std::int64_t item);
   TokenRange unread(std::int32_t index, std::int64_t col, const Seen& wanted);
   const std::vector<TileRows>& read_a(const Gemm& step, const Segment& s, std::int32_t index,

@@ -61,6 +61,15 @@ void MemoryCheck::attend_tile(const Attend& step, const Segment& s, std::int32_t
   };
   check_seen(step.keys, Content::Of::keys);
   check_seen(step.values, Content::Of::values);
+  store_attended(step, s, index, item, col, ranks);
+}
+
+/// Stores a tile that starts at column `col` of the problem's Q, on the ranks that own it.
+void MemoryCheck::store_attended(const Attend& step, const Segment& s, std::int32_t index, std::int64_t item,
+                                 std::int64_t col, std::uint64_t ranks) {
+  const std::int64_t dim = plan_.problem().attention.head_dim;
+  const TileRect rect = step.grid.rect(step.grid.tile(item));
+  const std::int64_t token = step.first_token + rect.row;
   const ValueTable::Id product = values_.product(s.rank, s.lane, s.step, 0);
   const ValueTable::Id value = values_.stored(product, dtype_of(step.out.slice));
   const bool partial = step.lse.buffer >= 0;
@@ -72,10 +81,10 @@ void MemoryCheck::attend_tile(const Attend& step, const Segment& s, std::int32_t
          token + piece.tile_row - piece.row, col - piece.col, ranks, 0, value});
   });
   if (!partial) return;
-  keys_of_.emplace(value, KeySet(keys));
-  const std::int64_t row = step.lse.row + rect.row, head = step.lse.col + rect.col / a.head_dim;
+  keys_of_.emplace(value, KeySet({step.first_key, step.first_key + step.keys.rows}));
+  const std::int64_t row = step.lse.row + rect.row, head = step.lse.col + rect.col / dim;
   memory_.write(piece_place(step.lse, row, rect.rows, head, 1, s.epoch), index, item,
-                {Content::Of::lse, 0, s.epoch, token - row, col / a.head_dim - head, ranks, 0, product});
+                {Content::Of::lse, 0, s.epoch, token - row, col / dim - head, ranks, 0, product});
 }
 
 }  // namespace shingle

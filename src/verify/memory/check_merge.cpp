@@ -42,6 +42,36 @@ void MemoryCheck::take_lse(const Place& at, const Rect& cell, const Content& c, 
                                 memory_.describe(at, cell), text_of(c)));
 }
 
+/// Reads the parts of a tile into `tile`, in tile coordinates.
+void MemoryCheck::read_parts(const Merge& step, const Segment& s, std::int32_t index, std::int64_t item,
+                             RegionMap<Merged>& tile) {
+  const std::int64_t dim = plan_.problem().attention.head_dim;
+  const TileRect rect = step.grid.rect(step.grid.tile(item));
+  for (const Merge::Part& part : step.parts) {
+    const TokenRange rows = common({rect.row, rect.row + rect.rows}, {part.row, part.row + part.value.rows});
+    if (rows.empty()) continue;
+    // Distance from a row of the tile to the row in a buffer.
+    const auto down = [&](const Slice& slice) { return slice.row + rect.row - part.row; };
+    const auto place = [&](const Slice& slice, std::int64_t col, std::int64_t cols) {
+      return piece_place(slice, down(slice) + rows.first - rect.row, rows.count(), col, cols, s.epoch);
+    };
+    const Slice &value = part.value, &lse = part.lse;
+    const std::int64_t col = value.col + rect.col, head = lse.col + rect.col / dim;
+    const Place from = place(value, col, rect.cols), weights = place(lse, head, rect.cols / dim);
+    memory_.read(from, index, item, [&](const Rect& cell, Content c) {
+      c.row += down(value), c.col += col;
+      tile.visit({cell.row - down(value), cell.rows, cell.col - col, cell.cols},
+                 [&](const Rect&, Merged& merged) { take_part(from, cell, c, merged, s); });
+    });
+    memory_.read(weights, index, item, [&](const Rect& cell, Content c) {
+      c.row += down(lse), c.col += head;
+      tile.visit(
+          {cell.row - down(lse), cell.rows, (cell.col - head) * dim, cell.cols * dim},
+          [&](const Rect&, Merged& merged) { take_lse(weights, cell, c, merged, dtype_of(value), s); });
+    });
+  }
+}
+
 void MemoryCheck::merge_tile(const Merge& step, const Segment& s, std::int32_t index, std::int64_t item) {
   const Problem& p = plan_.problem();
   const std::int64_t dim = p.attention.head_dim;
@@ -50,41 +80,16 @@ void MemoryCheck::merge_tile(const Merge& step, const Segment& s, std::int32_t i
   budget_.spend(Budget::expanded,
                 pieces_at_most(step.to, rect) + static_cast<std::int64_t>(step.parts.size()));
   RegionMap<Merged> tile(rect.rows, rect.cols, Merged{}, &budget_);
-  for (const Merge::Part& part : step.parts) {
-    const TokenRange rows = common({rect.row, rect.row + rect.rows}, {part.row, part.row + part.value.rows});
-    if (rows.empty()) continue;
-    // Distance from a row of the tile to the row in a buffer.
-    const auto down = [&](const Slice& slice) { return slice.row + rect.row - part.row; };
-    const Slice &value = part.value, &lse = part.lse;
-    const std::int64_t col = value.col + rect.col, head = lse.col + rect.col / dim;
-    const Place from =
-        piece_place(value, down(value) + rows.first - rect.row, rows.count(), col, rect.cols, s.epoch);
-    memory_.read(from, index, item, [&](const Rect& cell, Content c) {
-      c.row += down(value), c.col += col;
-      tile.visit({cell.row - down(value), cell.rows, cell.col - col, cell.cols},
-                 [&](const Rect&, Merged& merged) { take_part(from, cell, c, merged, s); });
-    });
-    const Place weights =
-        piece_place(lse, down(lse) + rows.first - rect.row, rows.count(), head, rect.cols / dim, s.epoch);
-    memory_.read(weights, index, item, [&](const Rect& cell, Content c) {
-      c.row += down(lse), c.col += head;
-      tile.visit(
-          {cell.row - down(lse), cell.rows, (cell.col - head) * dim, cell.cols * dim},
-          [&](const Rect&, Merged& merged) { take_lse(weights, cell, c, merged, dtype_of(value), s); });
-    });
-  }
+  read_parts(step, s, index, item, tile);
   const bool partial = step.lse.buffer >= 0;
-  const auto finish = [&](const Rect& at, Merged& merged) {
-    const std::int64_t first = merged.content.row + at.row;
-    if (!partial && !merged.keys.holds(p.seen_by(first, at.rows)))
-      fail_content(s, fmt::format("leaves out keys that the queries {} to {} see", first, first + at.rows));
-    merged.content.of = partial ? Content::Of::partial : Content::Of::attended;
-  };
-  tile.visit({0, rect.rows, 0, rect.cols}, finish);
   for_each_piece(step.to, step.grid, plan_.routing(), item, [&](const Piece& piece) {
     tile.visit({piece.tile_row, piece.rows, 0, rect.cols}, [&](const Rect& at, const Merged& merged) {
       const std::int64_t row = piece.row + at.row - piece.tile_row, col = piece.col + at.col;
       Content c = merged.content;
+      const std::int64_t first = c.row + at.row;
+      if (!partial && !merged.keys.holds(p.seen_by(first, at.rows)))
+        fail_content(s, fmt::format("leaves out keys that the queries {} to {} see", first, first + at.rows));
+      c.of = partial ? Content::Of::partial : Content::Of::attended;
       c.row += at.row - row, c.col += at.col - col;
       c.value = values_.stored(c.value, dtype_of(step.to.slice));
       if (partial) keys_of_.emplace(c.value, merged.keys);
