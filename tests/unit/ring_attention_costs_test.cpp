@@ -57,7 +57,9 @@ TEST(RingAttentionCosts, LetTheFasterPlanBeChosen) {
     EXPECT_LE(ring.us, us_of(plan_ring(p, h200(), {}).value()));
     const Plan chosen = choose(p, h200()).value().plan;
     EXPECT_LE(us_of(chosen), sequential.us);
-    if (kv_heads == 32) EXPECT_EQ(chosen.mechanism, Mechanism::ring);
+    if (kv_heads == 32) {
+      EXPECT_EQ(chosen.mechanism, Mechanism::ring);
+    }
   }
 }
 
