@@ -92,7 +92,8 @@ def measure(m, heads, kv_heads, head_dim, backward, device, args):
     mesh = init_device_mesh("cuda", (dist.get_world_size(),))
     for rotation in ("allgather", "alltoall"):
         set_rotate_method(rotation)
-        with context_parallel(mesh):
+        places = torch.empty(2 * dist.get_world_size(), device=device)  # it needs a buffer
+        with context_parallel(mesh, buffers=[places], buffer_seq_dims=[0], no_restore_buffers={places}):
             row |= sampled({f"context_parallel_{rotation}": pytorchs(tensors, backward)}, args)
     return row
 

@@ -148,3 +148,34 @@ def fused_unregistered_2(record):
     for name, contender in ours.items():
         rows += [line(name, contender, "median_us"), line(f"{name}, predicted", contender, "predicted_us")]
     return ["", f"M = {sizes[0]}", *sizes[1:]], rows
+
+
+def hidden(row):
+    """The part of the exchange that overlaps with attention and products."""
+    alone = float(row["compute_us"])
+    return 1 - (us(row) - alone) / (us(row, "sequential_us") - alone)
+
+
+@table("cuda-attention", "h200x2/attention", "h200x2/ring_attention", "h200x2/ring_attention_grouped")
+def cuda_attention(*records):
+    """Times in ms and hidden parts: sequential, ring by messages, the fastest ring by copy engines, fused."""
+    ways = {
+        "sequential": lambda name: name == "sequential",
+        "ring, messages": lambda name: name == "ring",
+        "ring, engines": lambda name: name.startswith("ring:engines"),
+        "fused": lambda name: name == "fused",
+    }
+    rows = []
+    for record in records:
+        shapes = dict.fromkeys((row["op"], row["m"], row["heads"], row["kv_heads"], row["causal"]) for row in record.rows)
+        for op, m, heads, kv_heads, causal in shapes:
+            cells = []
+            for served in ways.values():
+                found = [row for row in pick(record, op=op, m=m, heads=heads, causal=causal)
+                         if served(row["contender"]) and row["median_us"]]  # fmt: skip
+                best = min(found, key=us, default=None)
+                part = f"; {hidden(best):.2f}" if best and best["contender"] != "sequential" else ""
+                cells.append(f"{us(best) / 1e3:.2f}{part}" if best else "")
+            sizes = f"{m} tokens, {heads} heads" + (f" ({kv_heads} of K and V)" if kv_heads != heads else "")
+            rows.append([f"{op}, {sizes}, {'causal' if causal == 'yes' else 'full'}", *cells])
+    return ["ms; hidden", *ways], rows
