@@ -4,9 +4,10 @@
     export NCCL_NVLS_ENABLE=0 SHINGLE_LIBRARY=/path/to/libshingle.so
     torchrun --standalone --nproc-per-node 2 bench/torch/context_attention.py --json context_attention.json
 
-Tokens are in a zigzag, so that ranks have equal work; those of context_parallel too. `sequential` gathers K and V by
-NCCL and attends by the same kernels as `shingle`. Results are compared with it. Times are forward, then forward and
-backward, of the slowest rank. `--cpu` tries the program without GPUs.
+All have their tokens in a zigzag, so that ranks have equal work. `sequential` gathers K and V by NCCL and attends by
+the same kernels as `shingle`. All results are compared with it. context_parallel takes no grouped queries: heads of K
+and V are repeated for it beforehand. Times are forward, then forward and backward, of the slowest rank. The two ways of
+Shingle take turns; those of PyTorch come after them. `--cpu` tries the program without GPUs and PyTorch's ways.
 """
 import argparse
 import time
@@ -60,6 +61,11 @@ def pytorchs(tensors, backward):
     return call
 
 
+def require_close(result, reference, what):
+    error = ((result.float() - reference.float()).norm() / reference.float().norm()).item()
+    assert error <= BOUND, (*what, error)
+
+
 def host_us(call):
     begin = time.perf_counter()
     call()
@@ -82,9 +88,9 @@ def measure(m, heads, kv_heads, head_dim, backward, device, args):
     tensors = inputs(m, heads, kv_heads, head_dim, device, torch.float32 if args.cpu else torch.bfloat16)
     baseline, own = (LIBRARY, LIBRARY) if args.cpu else ("sequential", PREDICTED)
     runs = {"sequential": ours(baseline, tensors, backward), "shingle": ours(own, tensors, backward)}
-    for reference, result in zip(runs["sequential"](), runs["shingle"](), strict=True):
-        error = ((result.float() - reference.float()).norm() / reference.float().norm()).item()
-        assert error <= BOUND, (m, heads, error)
+    references = runs["sequential"]()
+    for reference, result in zip(references, runs["shingle"](), strict=True):
+        require_close(result, reference, (m, heads, "shingle"))
     row = {"m": m, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "backward": backward,
            "world": dist.get_world_size(), **sampled(runs, args)}
     if args.cpu:
@@ -94,7 +100,9 @@ def measure(m, heads, kv_heads, head_dim, backward, device, args):
         set_rotate_method(rotation)
         places = torch.empty(2 * dist.get_world_size(), device=device)  # it needs a buffer
         with context_parallel(mesh, buffers=[places], buffer_seq_dims=[0], no_restore_buffers={places}):
-            row |= sampled({f"context_parallel_{rotation}": pytorchs(tensors, backward)}, args)
+            call = pytorchs(tensors, backward)
+            require_close(call()[0][0].transpose(0, 1), references[0], (m, heads, rotation))
+            row |= sampled({f"context_parallel_{rotation}": call}, args)
     return row
 
 

@@ -172,9 +172,8 @@ typedef enum shingle_row_order {
   SHINGLE_ROWS_CONTIGUOUS = 0,
   /// Ranks hold blocks of `row_block` rows in turn. Of gemm+reducescatter and allgather+gemm.
   SHINGLE_ROWS_BLOCK_CYCLIC = 1,
-  /// Rows are cut into 2 · ranks chunks of ceil(m / (2 · ranks)). Rank r holds chunks r and 2 · ranks - 1 -
-  /// r,
-  /// in this order. Of allgather+attention.
+  /// Rows are cut into C = 2 · ranks chunks of ceil(m / C). Rank r holds chunks r and C - 1 - r, in this
+  /// order. Of allgather+attention.
   SHINGLE_ROWS_ZIGZAG = 2,
 } shingle_row_order;
 

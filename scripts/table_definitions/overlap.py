@@ -151,7 +151,7 @@ def fused_unregistered_2(record):
 
 
 def hidden(row):
-    """The part of the exchange that overlaps with attention and products."""
+    """The part of what sequential takes beyond its computation that is saved."""
     alone = float(row["compute_us"])
     return 1 - (us(row) - alone) / (us(row, "sequential_us") - alone)
 
@@ -171,7 +171,7 @@ def cuda_attention(*records):
         for op, m, heads, kv_heads, causal in shapes:
             cells = []
             for served in ways.values():
-                found = [row for row in pick(record, op=op, m=m, heads=heads, causal=causal)
+                found = [row for row in pick(record, op=op, m=m, heads=heads, kv_heads=kv_heads, causal=causal)
                          if served(row["contender"]) and row["median_us"]]  # fmt: skip
                 best = min(found, key=us, default=None)
                 part = f"; {hidden(best):.2f}" if best and best["contender"] != "sequential" else ""

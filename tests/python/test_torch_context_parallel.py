@@ -52,6 +52,10 @@ def bad_input_case():
         with st.context_parallel(buffers=[positions], buffer_seq_dims=[0]):
             pass
     assert len(positions) == 6
+    for buffer in (torch.arange(9)[:-1], torch.zeros(8, requires_grad=True)):
+        with pytest.raises(errors.InvalidArgument, match="clone it"):
+            with st.context_parallel(buffers=[buffer], buffer_seq_dims=[0]):
+                pass
     with pytest.raises(errors.InvalidArgument, match="0 dimensions for 1 buffers"):
         with st.context_parallel(buffers=[q]):
             pass
@@ -73,3 +77,27 @@ def bad_input_case():
 
 def test_bad_input_names_the_argument():
     on_ranks(2, bad_input_case)
+
+
+def checkpoint_case(reentrant):
+    """Backward within the context, of an attention that activation checkpointing calls again."""
+    from torch.utils.checkpoint import checkpoint
+
+    tokens = 4 * dist.get_world_size()
+    q, k, v = (torch.randn(BATCH, HEADS, tokens, HEAD_DIM).double() for _ in range(3))
+
+    def attend(*qkv):
+        return F.scaled_dot_product_attention(*qkv, is_causal=True)
+
+    whole = [x.clone().requires_grad_() for x in (q, k, v)]
+    attend(*whole).square().sum().backward()
+    with st.context_parallel():
+        leaves = [zigzag(x, 2).requires_grad_() for x in (q, k, v)]
+        checkpoint(attend, *leaves, use_reentrant=reentrant).square().sum().backward()
+    for leaf, x in zip(leaves, whole):
+        torch.testing.assert_close(leaf.grad, zigzag(x.grad, 2))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpointing_attends_to_all_tokens_again(reentrant):
+    on_ranks(2, checkpoint_case, reentrant)

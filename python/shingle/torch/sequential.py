@@ -164,7 +164,8 @@ def attend(q, k, v, head_dim, causal, mask=None):
 
     shared = q.shape[1] != k.shape[1]
     causal = causal and mask is None
-    out = F.scaled_dot_product_attention(
+    # Not of torch.nn.functional, which context_parallel replaces by what calls this.
+    out = torch.ops.aten.scaled_dot_product_attention(
         heads(q), heads(k), heads(v), attn_mask=mask, is_causal=causal, enable_gqa=shared
     )
     return out[0].transpose(0, 1).flatten(1)

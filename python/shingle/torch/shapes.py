@@ -53,9 +53,11 @@ def rows_by_rank(rows, group):
 def all_rows(x, rows, group, zigzag=False):
     """Rows of all ranks' shards: `rows`, or as many on every rank as in x. Checks that x is this rank's shard."""
     if rows is None:
-        rows = x.shape[0] * group.size
-        if not zigzag:  # else two chunks of different lengths have an odd number of rows
-            return rows
+        if zigzag and x.shape[0] % 2 != 0:
+            raise InvalidArgument(
+                f"x.shape[0] = {x.shape[0]} is odd, but a rank has two equal chunks in a zigzag; give rows if some differ"
+            )
+        return x.shape[0] * group.size
     own = own_rows(rows, group, zigzag)
     if x.shape[0] != own:
         raise InvalidArgument(

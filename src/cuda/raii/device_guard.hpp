@@ -11,7 +11,8 @@ class DeviceGuard {
  public:
   explicit DeviceGuard(int device) {
     check(cudaGetDevice(&before_), "cudaGetDevice");
-    // A thread has device 0 before it has a context, which calls of the driver need: its first guard sets it.
+    // Calls of the driver need a current context. cudaGetDevice gives 0 before there is one, so a thread's
+    // first guard always sets the device.
     static thread_local bool has_context = false;
     changes_ = device != before_;
     if (changes_ || !std::exchange(has_context, true)) check(cudaSetDevice(device), "cudaSetDevice");

@@ -229,9 +229,14 @@ void CallExecutable::make_room(Rank& rank) {
                               [] { return false; });
 }
 
-/// Waits until an upload is complete.
+/// Waits until an upload is complete. If it passes the deadline the world fails, so that nothing uses the
+/// memory into which it may still copy.
 void CallExecutable::settle(const Stream& stream) {
-  arena_->monitor().wait_for(stream);
+  try {
+    arena_->monitor().wait_for(stream);
+  } catch (...) {
+    world_.fail_and_throw(std::current_exception());
+  }
 }
 
 /// Throws InvalidArgument if a matrix of a local rank is missing.

@@ -1,5 +1,5 @@
 // ring for allgather+attention: keys and values of other ranks arrive while attention to those before is
-// computed (docs/mechanisms/attention.md).
+// computed (docs/mechanisms/ring-attention.md).
 //
 // In every turn a rank sends a piece of its K and V to the rank some places ahead, and receives one from the
 // rank as many places behind. Attention to own keys hides the first message, and none follows the last part.

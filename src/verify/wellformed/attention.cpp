@@ -87,6 +87,9 @@ void StepCheck::operator()(const Merge& m) const {
             value, "overlaps the result other than in place");
     require(m.lse.buffer < 0 || in_place(part.lse, part.row, m.lse), its_lse,
             "overlaps the result other than in place");
+    // Kernels read and write heads and rows in any order.
+    require(!overlap(part.lse, m.to.slice), its_lse, "overlaps the result");
+    require(m.lse.buffer < 0 || !overlap(part.value, m.lse), value, "overlaps the log-sum-exp of the result");
     rows.push_back({part.row, part.row + part.value.rows});
   }
   std::ranges::sort(rows, {}, &TokenRange::first);
@@ -98,6 +101,7 @@ void StepCheck::operator()(const Merge& m) const {
   store({"to"}, m.to.slice);
   if (m.lse.buffer >= 0) {
     lse({"lse"}, m.lse, m.grid.rows, m.grid.cols);
+    require(!overlap(m.to.slice, m.lse), {"lse"}, "overlaps the result");
     store({"lse"}, m.lse);
   }
   hooks(m.gates, m.notify, m.grid);
