@@ -6,12 +6,11 @@
 #include <functional>
 #include <random>
 
-#include "api/workspace.hpp"
 #include "shingle/base/error.hpp"
-#include "shingle/plan/json.hpp"
 #include "shingle/plan/print.hpp"
 #include "shingle/verify/verify.hpp"
 #include "shingle/verify/wellformed.hpp"
+#include "support/attention_runs.hpp"
 
 namespace shingle::attention_test {
 namespace {
@@ -37,25 +36,6 @@ std::vector<Params> forms() {
           FusedParams{.stage_fp32 = true}};
 }
 
-void expect_right(const Problem& problem) {
-  const auto world = make_world(problem.world, {.backend = "host", .workers_per_rank = 2});
-  const auto inputs = random_inputs(problem, 7);
-  for (const Params& params : forms()) {
-    Operator op(*world, problem, {.params = params});
-    const Proof proof = verify(op.plan());
-    ASSERT_TRUE(proof.ok) << proof.rule << ": " << proof.failure << "\n" << to_text(op.plan());
-    EXPECT_EQ(plan_from_json(to_json(op.plan())), op.plan());
-    Workspace memory(*world, *inputs);
-    memory.bind(op);
-    memory.poison_outputs();
-    op.executable().poison();
-    op.run(2);
-    const Check result = check(*inputs, memory.outputs());
-    EXPECT_TRUE(result.passed) << describe(problem) << ", " << name(mechanism_of(params)) << ": "
-                               << result.max_error << " above " << result.tolerance << " at " << result.worst;
-  }
-}
-
 TEST(Attention, IsRightForAnyHeadsSequencesAndRanks) {
   std::mt19937 random(11);
   const auto draw = [&](int least, int most) {
@@ -68,17 +48,17 @@ TEST(Attention, IsRightForAnyHeadsSequencesAndRanks) {
     for (std::int64_t i = draw(1, 4); i > 0; --i) tokens += lengths.emplace_back(draw(1, 150));
     Problem problem = attention(world, tokens, heads, kv_heads, 8 * draw(1, 3), world % 2 == 0, lengths);
     if (world % 3 == 0) problem.dtype = DType::bf16;
-    expect_right(problem);
+    test::expect_right(problem, forms());
   }
 }
 
 TEST(Attention, SpansSeveralBlocksOfKeys) {
-  expect_right(attention(2, 700, 4, 2, 16, true));
-  expect_right(attention(2, 600, 2, 2, 16));
+  test::expect_right(attention(2, 700, 4, 2, 16, true), forms());
+  test::expect_right(attention(2, 600, 2, 2, 16), forms());
 }
 
 TEST(Attention, HasFewerTokensThanRanks) {
-  expect_right(attention(4, 3, 4, 4, 8, true));
+  test::expect_right(attention(4, 3, 4, 4, 8, true), forms());
 }
 
 TEST(Attention, IsFinishedByEpilogueResidualAndNorm) {
@@ -86,7 +66,7 @@ TEST(Attention, IsFinishedByEpilogueResidualAndNorm) {
   problem.n = 96;
   problem.epilogue.bias = true;
   problem.norm.enabled = problem.norm.residual = true;
-  expect_right(problem);
+  test::expect_right(problem, forms());
 }
 
 TEST(Attention, RefusesWhatDoesNotFit) {

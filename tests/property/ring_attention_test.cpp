@@ -7,13 +7,13 @@
 #include <functional>
 #include <random>
 
-#include "api/workspace.hpp"
 #include "report/trace.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/plan/json.hpp"
 #include "shingle/plan/print.hpp"
 #include "shingle/verify/verify.hpp"
 #include "shingle/verify/wellformed.hpp"
+#include "support/attention_runs.hpp"
 #include "support/ring_attention.hpp"
 
 namespace shingle::ring_attention_test {
@@ -29,25 +29,6 @@ std::vector<Params> forms() {
   forms.push_back(RingParams{.engines = 1});
   forms.push_back(RingParams{.engines = 3, .slices = 3});
   return forms;
-}
-
-void expect_right(const Problem& problem) {
-  const auto world = make_world(problem.world, {.backend = "host", .workers_per_rank = 2});
-  const auto inputs = random_inputs(problem, 7);
-  for (const Params& params : forms()) {
-    Operator op(*world, problem, {.params = params});
-    const Proof proof = verify(op.plan());
-    ASSERT_TRUE(proof.ok) << proof.rule << ": " << proof.failure << "\n" << to_text(op.plan());
-    EXPECT_EQ(plan_from_json(to_json(op.plan())), op.plan());
-    Workspace memory(*world, *inputs);
-    memory.bind(op);
-    memory.poison_outputs();
-    op.executable().poison();
-    op.run(2);
-    const Check result = check(*inputs, memory.outputs());
-    EXPECT_TRUE(result.passed) << describe(problem) << ", " << name(mechanism_of(params)) << ": "
-                               << result.max_error << " above " << result.tolerance << " at " << result.worst;
-  }
 }
 
 class Draw {
@@ -80,22 +61,22 @@ TEST(RingAttention, IsRightForAnyHeadsSequencesAndRanks) {
     for (int i = 0; i < 2; ++i) {
       Problem problem = draw.problem(world, 4, 60);
       if (draw(0, 2) == 0) problem.dtype = DType::bf16;
-      expect_right(problem);
+      test::expect_right(problem, forms());
     }
 }
 
 TEST(RingAttention, SpansSeveralBlocksOfQueriesAndKeys) {
-  expect_right(ring_attention(2, 701, {6, 3, 16, true}, zigzag));
-  expect_right(ring_attention(3, 600, {2, 1, 8}));
-  expect_right(ring_attention(6, 500, {2, 2, 8, true}));
+  test::expect_right(ring_attention(2, 701, {6, 3, 16, true}, zigzag), forms());
+  test::expect_right(ring_attention(3, 600, {2, 1, 8}), forms());
+  test::expect_right(ring_attention(6, 500, {2, 2, 8, true}), forms());
 }
 
 TEST(RingAttention, HasFewerTokensThanRanks) {
   for (const RowOrder order : {contiguous, zigzag}) {
-    expect_right(ring_attention(4, 3, {3, 3, 8, true}, order));
-    expect_right(ring_attention(5, 1, {5, 5, 4}, order));
-    expect_right(ring_attention(4, 9, {1, 1, 4}, order));
-    expect_right(ring_attention(3, 7, {2, 1, 4, true}, order));
+    test::expect_right(ring_attention(4, 3, {3, 3, 8, true}, order), forms());
+    test::expect_right(ring_attention(5, 1, {5, 5, 4}, order), forms());
+    test::expect_right(ring_attention(4, 9, {1, 1, 4}, order), forms());
+    test::expect_right(ring_attention(3, 7, {2, 1, 4, true}, order), forms());
   }
 }
 

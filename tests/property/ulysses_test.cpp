@@ -7,13 +7,12 @@
 #include <functional>
 #include <random>
 
-#include "api/workspace.hpp"
 #include "report/trace.hpp"
 #include "shingle/base/error.hpp"
-#include "shingle/plan/json.hpp"
 #include "shingle/plan/print.hpp"
 #include "shingle/verify/verify.hpp"
 #include "shingle/verify/wellformed.hpp"
+#include "support/attention_runs.hpp"
 
 namespace shingle::ulysses_test {
 namespace {
@@ -35,25 +34,6 @@ std::vector<Params> forms() {
   forms.push_back(RingParams{.engines = 1, .slices = 2});
   forms.push_back(RingParams{.engines = 3, .slices = 5, .unregistered = true});
   return forms;
-}
-
-void expect_right(const Problem& problem) {
-  const auto world = make_world(problem.world, {.backend = "host", .workers_per_rank = 2});
-  const auto inputs = random_inputs(problem, 7);
-  for (const Params& params : forms()) {
-    Operator op(*world, problem, {.params = params});
-    const Proof proof = verify(op.plan());
-    ASSERT_TRUE(proof.ok) << proof.rule << ": " << proof.failure << "\n" << to_text(op.plan());
-    EXPECT_EQ(plan_from_json(to_json(op.plan())), op.plan());
-    Workspace memory(*world, *inputs);
-    memory.bind(op);
-    memory.poison_outputs();
-    op.executable().poison();
-    op.run(2);
-    const Check result = check(*inputs, memory.outputs());
-    EXPECT_TRUE(result.passed) << describe(problem) << ", " << name(mechanism_of(params)) << ": "
-                               << result.max_error << " above " << result.tolerance << " at " << result.worst;
-  }
 }
 
 TEST(Ulysses, IsProvenInWorkThatGrowsWithItsTokensAndNotWithTheirSquare) {
@@ -81,19 +61,19 @@ TEST(Ulysses, IsRightForAnyHeadsSequencesAndRanks) {
     for (std::int64_t i = draw(1, 4); i > 0; --i) tokens += lengths.emplace_back(draw(1, 60));
     Problem problem = ulysses(world, tokens, heads, kv_heads, 4 * draw(1, 3), world % 2 == 0, lengths);
     if (world % 3 == 0) problem.dtype = DType::bf16;
-    expect_right(problem);
+    test::expect_right(problem, forms());
   }
 }
 
 TEST(Ulysses, SpansSeveralBlocksOfQueriesAndKeys) {
-  expect_right(ulysses(2, 701, 8, 4, 16, true));
-  expect_right(ulysses(3, 600, 6, 6, 8));
+  test::expect_right(ulysses(2, 701, 8, 4, 16, true), forms());
+  test::expect_right(ulysses(3, 600, 6, 6, 8), forms());
 }
 
 TEST(Ulysses, HasFewerTokensThanRanks) {
-  expect_right(ulysses(4, 3, 8, 8, 8, true));
-  expect_right(ulysses(5, 1, 5, 5, 4));
-  expect_right(ulysses(4, 9, 4, 4, 4));  // 3, 3, 3 and none
+  test::expect_right(ulysses(4, 3, 8, 8, 8, true), forms());
+  test::expect_right(ulysses(5, 1, 5, 5, 4), forms());
+  test::expect_right(ulysses(4, 9, 4, 4, 4), forms());  // 3, 3, 3 and none
 }
 
 TEST(Ulysses, IsProvenForAnyRaggedShards) {
