@@ -10,7 +10,6 @@ and V are repeated for it beforehand. Times are forward, then forward and backwa
 Shingle take turns; those of PyTorch come after them. `--cpu` tries the program without GPUs and PyTorch's ways.
 """
 import argparse
-import time
 
 import torch
 import torch.distributed as dist
@@ -22,10 +21,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.experimental import context_parallel
 from torch.distributed.tensor.experimental._attention import set_rotate_method
 
-from record import join, quartiles, slowest_us, write_record
+from record import join, sampled, write_record
 
 BOUND = 1e-2  # relative distance of bf16 results
-WARM = 2
 
 
 def inputs(m, heads, kv_heads, head_dim, device, dtype):
@@ -64,24 +62,6 @@ def pytorchs(tensors, backward):
 def require_close(result, reference, what):
     error = ((result.float() - reference.float()).norm() / reference.float().norm()).item()
     assert error <= BOUND, (*what, error)
-
-
-def host_us(call):
-    begin = time.perf_counter()
-    call()
-    return (time.perf_counter() - begin) * 1e6
-
-
-def sampled(runs, args):
-    """Quartiles of each way's times. The ways take turns."""
-    samples = {name: [] for name in runs}
-    for turn in range(args.repeat + WARM):
-        for name, run in runs.items():
-            time.sleep(args.idle_ms / 1e3)
-            us = host_us(run) if args.cpu else slowest_us(run)
-            if turn >= WARM:
-                samples[name].append(us)
-    return {name: quartiles(taken) for name, taken in samples.items()}
 
 
 def measure(m, heads, kv_heads, head_dim, backward, device, args):

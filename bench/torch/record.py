@@ -4,11 +4,13 @@ import os
 import pathlib
 import statistics
 import sys
+import time
 
 import torch
 import torch.distributed as dist
 from shingle import _abi
 
+WARM = 2  # turns that are not kept
 SLEEP_CYCLES = 4_000_000  # longer than the host takes to launch a call
 
 
@@ -31,6 +33,28 @@ def slowest_us(call):
     us = torch.tensor([begin.elapsed_time(end) * 1e3], device="cuda")
     dist.all_reduce(us, op=dist.ReduceOp.MAX)
     return us.item()
+
+
+def host_us(call):
+    """Time of a call on the slowest rank, without a GPU."""
+    dist.barrier()
+    begin = time.perf_counter()
+    call()
+    us = torch.tensor([(time.perf_counter() - begin) * 1e6])
+    dist.all_reduce(us, op=dist.ReduceOp.MAX)
+    return us.item()
+
+
+def sampled(runs, args):
+    """Quartiles of the times of several ways, which take turns, by name. args: repeat, idle_ms, cpu."""
+    samples = {name: [] for name in runs}
+    for turn in range(args.repeat + WARM):
+        for name, run in runs.items():
+            time.sleep(args.idle_ms / 1e3)
+            us = host_us(run) if args.cpu else slowest_us(run)
+            if turn >= WARM:
+                samples[name].append(us)
+    return {name: quartiles(taken) for name, taken in samples.items()}
 
 
 def quartiles(samples):

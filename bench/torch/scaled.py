@@ -14,7 +14,6 @@ those of `sequential` before they are timed. `--cpu` tries the program on small 
 async_tp and row scales, which CPUs lack.
 """
 import argparse
-import time
 
 import torch
 import torch.distributed as dist
@@ -22,14 +21,13 @@ import torch.distributed._symmetric_memory as symmetric_memory
 from shingle import torch as st
 
 from ops import say_how_fast
-from record import join, quartiles, slowest_us, write_record
+from record import join, sampled, write_record
 
 FP8, BF16 = torch.float8_e4m3fn, torch.bfloat16
 LARGEST = torch.finfo(FP8).max
 HEAD, KV_HEADS = 128, 8
 MODELS = {"llama-3-8b": (4096, 14336), "llama-3-70b": (8192, 28672)}
 BOUND = 1e-2  # of the relative error: results differ in roundings to bf16
-WARM = 2  # turns that are not kept
 
 
 def layers(hidden, inner, world):
@@ -89,16 +87,6 @@ def ways(op, m, n, k, scales, device, group):
     return found
 
 
-def host_us(call):
-    """Time of a call on the slowest rank, without a GPU."""
-    dist.barrier()
-    begin = time.perf_counter()
-    call()
-    us = torch.tensor([(time.perf_counter() - begin) * 1e6])
-    dist.all_reduce(us, op=dist.ReduceOp.MAX)
-    return us.item()
-
-
 def measure(case, device, group, args):
     model, op, m, n, k, scales = case
     runs = ways(op, m, n, k, scales, device, group)
@@ -108,15 +96,8 @@ def measure(case, device, group, args):
         errors[name] = ((result - reference).norm() / reference.norm()).item()
         assert errors[name] <= BOUND, (case, name, errors)
     del results, reference
-    samples = {name: [] for name in runs}
-    for turn in range(args.repeat + WARM):
-        for name, run in runs.items():
-            time.sleep(args.idle_ms / 1e3)
-            us = host_us(run) if args.cpu else slowest_us(run)
-            if turn >= WARM:
-                samples[name].append(us)
     return {"model": model, "op": op, "m": m, "n": n, "k": k, "scales": scales, "world": dist.get_world_size(),
-            "error": errors["shingle"], **{name: quartiles(taken) for name, taken in samples.items()}}
+            "error": errors["shingle"], **sampled(runs, args)}
 
 
 def cases(args):
