@@ -44,8 +44,8 @@ def warmup(step, *, tune=True, least_m=16):
     """Runs `step()` once, then declares each operator that it used, so that CUDA graphs can capture it.
 
     step: a call of the model, or a whole training step. tune: also measures these operators, as mm + c10d and by
-    several mechanisms, launched one by one and in CUDA graphs, and enters the fastest into shingle.torch.table. Sizes
-    are the powers of two from least_m to settings.max_m. Bias, norm and layout of the weight are left out.
+    several mechanisms, launched one by one and in CUDA graphs, and enters the fastest into shingle.torch.table at
+    some sizes from least_m to settings.max_m. Bias, norm and layout of the weight are left out.
 
     Collective: all ranks call it with the same step, outside of captures. On CPU it only runs the step. Returns what
     `step` returned.
@@ -62,16 +62,20 @@ def warmup(step, *, tune=True, least_m=16):
         with torch.cuda.device(-1 if device is None else device):  # -1: as it is
             for at in (shape, shape._replace(captured=True)):
                 if tune and at.key not in table.rows:
-                    table.enter(at, fastest(measure(group, at, powers(least_m, settings.max_m), device)))
+                    table.enter(at, fastest(measure(group, at, sizes_between(least_m, settings.max_m), device)))
             for operator in table.mechanisms(shape):
                 contexts.find_call(group, operator, settings.max_m, device)
     return result
 
 
-def powers(least, most):
-    """Powers of two in [least, most], and most."""
-    found = [1 << exponent for exponent in range(most.bit_length()) if least <= 1 << exponent <= most]
-    return sorted({*found, most})
+def sizes_between(least, most):
+    """The m to measure: powers of two in [least, most], from 512 on also the middle of two, and most.
+
+    A product takes a whole number of waves of tiles: what is fastest at two powers may lose between them.
+    """
+    powers = [1 << exponent for exponent in range(most.bit_length())]
+    middles = [power + power // 2 for power in powers if power >= 512]
+    return sorted({*(m for m in powers + middles if least <= m <= most), most})
 
 
 def measure(group, shape, sizes, device):
