@@ -287,7 +287,7 @@ struct Context::State {
           serving.wanted, [&](const Wanted& at) { return at.rank == rank && at.role == role; });
       // The common case costs no allocation; otherwise require_fits() finds the words.
       if (wanted == serving.wanted.end() || matrix.shape != wanted->shape ||
-          matrix.dtype != serving.problem.dtype || matrix.row_stride != 0 ||
+          matrix.dtype != dtype_of(serving.problem, role) || matrix.row_stride != 0 ||
           (matrix.data == nullptr && wanted->shape.elements() > 0)) {
         if (std::ranges::find(ranks, rank) == ranks.end())
           throw InvalidArgument(fmt::format("rank {} is not a rank of this process", rank), rank);

@@ -28,10 +28,10 @@ void require_role(const Work& work, int rank, Role role) {
 void require_fits(const Work& work, int rank, Role role, const MatrixView& matrix) {
   require_role(work, rank, role);
   const Shape wanted = shape_of(work, role, rank);
-  if (matrix.shape != wanted || matrix.dtype != dtype_of(work))
+  if (matrix.shape != wanted || matrix.dtype != dtype_of(work, role))
     throw wrong_matrix(rank, role,
                        fmt::format("{} given, expected {} ({} elements)", text_of(matrix.shape, matrix.dtype),
-                                   text_of(wanted, dtype_of(work)), wanted.elements()));
+                                   text_of(wanted, dtype_of(work, role)), wanted.elements()));
   if (matrix.row_stride != 0 && matrix.row_stride < wanted.cols)
     throw wrong_matrix(
         rank, role,

@@ -21,6 +21,7 @@ struct Part {
 };
 
 std::vector<Part> parts_of(const Problem& problem) {
+  if (problem.traits().backward) return {{Role::b, problem}};
   Problem gemm;
   if (problem.traits().attends) {
     gemm.op = Op::attention_reducescatter;
@@ -66,7 +67,9 @@ Plan computation_alone(const Problem& problem, const Part& part, const Machine& 
     RankPlan& rank = plan.ranks[r];
     std::vector<Step> steps;
     for (Step& step : rank.lanes[0].steps) {
-      if (const auto* attend = std::get_if<Attend>(&step))
+      if (std::holds_alternative<AttendBackward>(step))
+        steps.push_back(std::move(step));
+      else if (const auto* attend = std::get_if<Attend>(&step))
         for (const GlobalRun& run : problem.query_runs(static_cast<int>(r)))
           steps.push_back(of_queries(*attend, run));
       else if (std::holds_alternative<Gemm>(step) && problem.traits().multiplies())
@@ -124,8 +127,11 @@ std::int64_t GemmAlone::bytes(const Problem& problem, int rank) {
     const Problem& gemm = part.problem;
     for (const Role role : roles_of(gemm))
       if (!shares(problem, part, role, rank)) bytes += bytes_of(gemm, role, rank);
+    if (gemm.traits().backward)  // gathered keys and values, and parts of their gradients
+      bytes += (8 * gemm.m + 4 * gemm.world * gemm.shard_rows()) * gemm.kv_cols() *
+               static_cast<std::int64_t>(size_bytes(gemm.dtype));
     // Output of attention, and its product.
-    if (gemm.traits().attends)
+    else if (gemm.traits().attends)
       bytes += gemm.m * (gemm.k + gemm.n) * static_cast<std::int64_t>(size_bytes(gemm.dtype));
   }
   return bytes;

@@ -48,7 +48,7 @@ void require_elements(const Work& work, int rank, Role role, std::size_t element
   if (right_type && static_cast<std::int64_t>(elements) == wanted.elements()) return;
   throw wrong_matrix(rank, role,
                      fmt::format("{} elements of {} given, expected {}x{} {} ({} elements)", elements, type,
-                                 wanted.rows, wanted.cols, name(dtype_of(work)), wanted.elements()));
+                                 wanted.rows, wanted.cols, name(dtype_of(work, role)), wanted.elements()));
 }
 
 }  // namespace
@@ -129,12 +129,13 @@ void Operator::bind(int rank, Role role, const MatrixView& matrix) {
 }
 
 void Operator::bind(int rank, Role role, std::span<float> elements) {
-  require_elements(plan().work, rank, role, elements.size(), plan().dtype() == DType::f32, "f32");
+  require_elements(plan().work, rank, role, elements.size(), dtype_of(plan().work, role) == DType::f32,
+                   "f32");
   bind(rank, role, static_cast<void*>(elements.data()));
 }
 
 void Operator::bind(int rank, Role role, std::span<std::uint16_t> elements) {
-  const bool right_type = size_bytes(plan().dtype()) == sizeof(std::uint16_t);
+  const bool right_type = size_bytes(dtype_of(plan().work, role)) == sizeof(std::uint16_t);
   require_elements(plan().work, rank, role, elements.size(), right_type, "16 bits");
   bind(rank, role, static_cast<void*>(elements.data()));
 }

@@ -32,8 +32,9 @@ void Workspace::bind(Operator& op) const {
 std::vector<Argument> Workspace::arguments(const Problem& problem) const {
   std::vector<Argument> all;
   for (const auto& [key, buffer] : buffers_)
-    all.push_back(
-        {key.first, key.second, {buffer.data(), shape_of(problem, key.second, key.first), problem.dtype}});
+    all.push_back({key.first,
+                   key.second,
+                   {buffer.data(), shape_of(problem, key.second, key.first), dtype_of(problem, key.second)}});
   return all;
 }
 
@@ -66,7 +67,7 @@ Check Workspace::check(const RowSample& sample) {
     if (!is_output(role)) continue;
     const auto rows = sample.rows(rank);
     const std::size_t row_bytes =
-        static_cast<std::size_t>(shape_of(work_, role, rank).cols) * size_bytes(dtype_of(work_));
+        static_cast<std::size_t>(shape_of(work_, role, rank).cols) * size_bytes(dtype_of(work_, role));
     auto& copy = copies_[key];
     copy.resize(rows.size() * row_bytes);
     for (std::size_t i = 0; i < rows.size(); ++i)
@@ -82,7 +83,8 @@ Check Workspace::check(const RowSample& sample) {
 void write_input(World& world, const Inputs& inputs, int rank, Role role, void* memory) {
   constexpr std::int64_t piece_bytes = std::int64_t{4} << 20;
   const Shape shape = shape_of(inputs.work(), role, rank);
-  const std::int64_t row_bytes = shape.cols * static_cast<std::int64_t>(size_bytes(dtype_of(inputs.work())));
+  const std::int64_t row_bytes =
+      shape.cols * static_cast<std::int64_t>(size_bytes(dtype_of(inputs.work(), role)));
   const std::int64_t piece_rows = larger(piece_bytes / larger(row_bytes, 1), 1);
   const bool reachable = world.capabilities().host_accessible;
   parallel_for(static_cast<std::size_t>(ceil_div(shape.rows, piece_rows)), [&](std::size_t piece) {

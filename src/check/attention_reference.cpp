@@ -42,20 +42,19 @@ void read_tokens(const Inputs& inputs, int rank, Role role, Area area, double* o
     }
 }
 
-/// The queries of some tokens, runs of them together.
-void read_queries(const Inputs& inputs, int rank, std::span<const std::int64_t> tokens, std::int64_t col,
-                  std::int64_t cols, double* out) {
+}  // namespace
+
+void read_token_rows(const Inputs& inputs, int rank, Role role, std::span<const std::int64_t> tokens,
+                     std::int64_t col, std::int64_t cols, double* out) {
   for (std::size_t i = 0; i < tokens.size();) {
     std::size_t end = i + 1;
     while (end < tokens.size() && tokens[end] == tokens[end - 1] + 1) ++end;
     const auto rows = static_cast<std::int64_t>(end - i);
-    read_tokens(inputs, rank, Role::a, {tokens[i], rows, col, cols}, out);
+    read_tokens(inputs, rank, role, {tokens[i], rows, col, cols}, out);
     out += rows * cols;
     i = end;
   }
 }
-
-}  // namespace
 
 std::vector<double> attend(const Inputs& inputs, int rank, std::span<const std::int64_t> tokens) {
   const Problem& p = inputs.problem();
@@ -81,7 +80,7 @@ std::vector<double> attend(const Inputs& inputs, int rank, std::span<const std::
       for (std::int64_t query = 0; query < queries; query += queries_at_once) {
         const std::int64_t count = smaller(queries_at_once, queries - query);
         const auto these = rest.subspan(static_cast<std::size_t>(query), static_cast<std::size_t>(count));
-        read_queries(inputs, rank, these, head * dim, dim, q.data());
+        read_token_rows(inputs, rank, Role::a, these, head * dim, dim, q.data());
         cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, dims(count), dims(keys), dims(dim), 1.0,
                     q.data(), dims(dim), k.data(), dims(dim), 0.0, scores.data(), dims(keys));
         for (std::int64_t i = 0; i < count; ++i)

@@ -14,6 +14,11 @@ std::vector<double> attend(const Inputs& inputs, int rank, std::span<const std::
 /// The same of tokens [first, first + rows).
 std::vector<double> attend(const Inputs& inputs, int rank, std::int64_t first, std::int64_t rows);
 
+/// Columns [col, col + cols) of some tokens' rows of a matrix that has a row for each token, from the ranks
+/// that hold them.
+void read_token_rows(const Inputs& inputs, int rank, Role role, std::span<const std::int64_t> tokens,
+                     std::int64_t col, std::int64_t cols, double* out);
+
 /// Upper bound of the memory that attend() uses for `rows` rows, with its result.
 std::int64_t attend_bytes(const Problem& problem, std::int64_t rows);
 

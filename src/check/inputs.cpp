@@ -76,8 +76,24 @@ class NormalInputs final : public RandomInputs {
     return static_cast<float>(1 / std::sqrt(terms * (last && p.traits().reduces() ? p.world : 1)));
   }
 
+  /// Log-sum-exp of as many scores as a query sees keys, of mean 0 and variance 1.
+  float lse_of(int rank, std::int64_t row) const {
+    const Problem& p = problem();
+    for (const GlobalRun& run : p.a_runs(rank))
+      if (row >= run.local_row && row < run.local_row + run.rows)
+        return std::log(static_cast<float>(p.seen_by(run.global_row + row - run.local_row, 1).count())) +
+               0.5f;
+    return 0;
+  }
+
   void row(int rank, Role role, std::int64_t row, std::int64_t col, std::int64_t cols,
            float* out) const override {
+    if (role == Role::lse) {
+      const float middle = lse_of(rank, row);
+      std::uint64_t x = state(rank, role) + first_index(role, rank, row, col) * golden;
+      for (std::int64_t i = 0; i < cols; ++i, x += golden) out[i] = middle + bell(mixed(x)) * 0.25f;
+      return;
+    }
     const bool weight = role == Role::norm_weight;
     const float scale = role == Role::b || role == Role::down ? weight_scale(role) : weight ? 0.25f : 1.0f;
     std::uint64_t x = state(rank, role) + first_index(role, rank, row, col) * golden;
@@ -167,7 +183,7 @@ class IntegerInputs final : public RandomInputs {
 
 void Inputs::read(int rank, Role role, const Area& area, double* out) const {
   std::vector<float> values(static_cast<std::size_t>(area.cols));
-  const DType dtype = dtype_of(work_);
+  const DType dtype = dtype_of(work_, role);
   std::vector<std::uint16_t> rounded(dtype == DType::f32 ? 0 : values.size());
   for (std::int64_t r = 0; r < area.rows; ++r, out += area.cols) {
     row(rank, role, area.row + r, area.col, area.cols, values.data());
@@ -185,7 +201,7 @@ void Inputs::write(int rank, Role role, void* memory) const {
 
 void Inputs::write_rows(int rank, Role role, std::int64_t first, std::int64_t rows, void* memory) const {
   const std::int64_t cols = shape_of(work_, role, rank).cols;
-  const DType dtype = dtype_of(work_);
+  const DType dtype = dtype_of(work_, role);
   std::vector<float> values(static_cast<std::size_t>(cols));
   auto* to = static_cast<std::byte*>(memory);
   for (std::int64_t r = first; r < first + rows; ++r, to += values.size() * size_bytes(dtype)) {
@@ -195,7 +211,8 @@ void Inputs::write_rows(int rank, Role role, std::int64_t first, std::int64_t ro
 }
 
 std::unique_ptr<Inputs> random_inputs(const Problem& problem, std::uint64_t seed, Values values) {
-  if (values == Values::integers) return std::make_unique<IntegerInputs>(problem, seed);
+  if (values == Values::integers && !problem.traits().backward)
+    return std::make_unique<IntegerInputs>(problem, seed);
   return std::make_unique<NormalInputs>(problem, seed);
 }
 

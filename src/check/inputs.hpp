@@ -50,7 +50,10 @@ class Inputs {
 ///
 /// `normal`: bell-shaped, scaled so that outputs are of order one. `integers`: small integers with sums that
 /// are exact in the dtype, so that every correct plan gives the same bits. op(A) is thinned out if its dense
-/// sums would not be exact.
+/// sums would not be exact. The backward of attention has no exact sums: its inputs are normal.
+///
+/// The result and log-sum-exp that a backward takes are random too, independent of Q, K and V, but of the
+/// size that they have in an attention. The gradients are functions of all of them.
 ///
 /// Matrices that an operator replicates, for example the bias of a sum, are the same on all ranks.
 enum class Values : std::uint8_t { normal, integers };

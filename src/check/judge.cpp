@@ -51,6 +51,24 @@ void Judge::compare(const GotRows& of, Finish& finish, const double* x, double s
   }
 }
 
+void Judge::compare(const GotRows& of, const double* wanted, double scale) {
+  const Problem& p = inputs_.problem();
+  const std::int64_t cols = shape_of(p, of.role, of.rank).cols;
+  std::vector<float> got(static_cast<std::size_t>(of.rows * cols));
+  widen(p.dtype, of.elements, got.data(), got.size());
+  for (std::int64_t col = 0; col < cols; col += judged_tile) {
+    const std::int64_t width = smaller(judged_tile, cols - col);
+    Squares sums;
+    for (std::int64_t i = 0; i < of.rows; ++i)
+      for (std::int64_t j = i * cols + col; j < i * cols + col + width; ++j) {
+        const double error = static_cast<double>(got[static_cast<std::size_t>(j)]) - wanted[j];
+        sums.error += error * error;
+        sums.reference += wanted[j] * wanted[j];
+      }
+    judge(of, col, width, sums, scale * std::sqrt(static_cast<double>(of.rows * width)));
+  }
+}
+
 void Judge::merge_into(Check& check) const {
   check.passed = check.passed && passed_;
   if (!(worst_ > check.max_error)) return;

@@ -32,6 +32,9 @@ class Judge {
   /// `x`: the product of these rows, `of.rows` × n. `scale`: its size with random signs (Product::scale).
   void compare(const GotRows& of, Finish& finish, const double* x, double scale);
 
+  /// Compares rows with what they should be, `of.rows` × the columns of the role. `scale`: their usual size.
+  void compare(const GotRows& of, const double* wanted, double scale);
+
   void merge_into(Check& check) const;
 
  private:

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "attention_reference.hpp"
+#include "backward_reference.hpp"
 #include "base/parallel.hpp"
 #include "judge.hpp"
 
@@ -45,11 +46,50 @@ void compare(const Inputs& inputs, const Panel& panel, const Product& product, c
   }
 }
 
+/// Consecutive tokens of an output of a backward.
+struct GradientRows {
+  const Output* output;
+  GlobalRun run;
+};
+
+/// Compares gradients, some rows at a time.
+void check_gradients(const Inputs& inputs, std::span<const Output> outputs, Check& result) {
+  const Problem& p = inputs.problem();
+  const std::int64_t most = panel_rows(p);
+  std::vector<GradientRows> panels;
+  for (const Output& output : outputs)
+    for (const GlobalRun& run : p.out_runs(output.rank))
+      for (std::int64_t row = 0; row < run.rows; row += most)
+        panels.push_back(
+            {&output, {run.local_row + row, run.global_row + row, smaller(most, run.rows - row)}});
+  std::mutex mutex;
+  parallel_for(panels.size(), [&](std::size_t i) {
+    const auto& [output, run] = panels[i];
+    const std::int64_t cols = shape_of(p, output->role, output->rank).cols;
+    const std::vector<double> wanted = gradient(inputs, output->role, run.global_row, run.rows);
+    const double scale = root_mean_square(wanted);
+    Judge judge(inputs);
+    for (std::int64_t row = 0; row < run.rows; row += judged_tile) {
+      const auto first = static_cast<std::size_t>((run.local_row + row) * cols) * size_bytes(p.dtype);
+      judge.compare({output->rank, output->role, run.local_row + row, smaller(judged_tile, run.rows - row),
+                     static_cast<const std::byte*>(output->memory) + first},
+                    wanted.data() + row * cols, scale);
+    }
+    const std::lock_guard lock(mutex);
+    judge.merge_into(result);
+  });
+}
+
 }  // namespace
 
 double tolerance(const Problem& problem) {
   constexpr double c = 4;
   if (problem.traits().is_collective() && !problem.traits().reduces()) return 0;  // bytes are moved unchanged
+  // Of gradients each part is rounded, the sum of a rank's parts and the result. On GPUs cuDNN also rounds
+  // the weights, and the gradients of the scores.
+  if (problem.traits().backward)
+    return 5 * epsilon(problem.dtype) +
+           2 * c * (std::sqrt(static_cast<double>(problem.m)) + 16) * std::ldexp(1.0, -24);
   // Attention rounds its result once more, and its weights have the errors of the scores.
   // Parts of one are rounded too.
   const double attention =
@@ -80,6 +120,10 @@ Check check(const Inputs& inputs, std::span<const Output> outputs) {
   result.tolerance = inputs.exact() && !any_rounds ? 0 : tolerance(problem);
 
   openblas_set_num_threads(1);  // each thread here calls OpenBLAS itself
+  if (problem.traits().backward) {
+    check_gradients(inputs, outputs, result);
+    return result;
+  }
   const std::vector<Panel> panels = make_panels(problem, ranks, panel_rows(problem));
   std::mutex mutex;
   parallel_for(panels.size(), [&](std::size_t i) {
@@ -106,6 +150,7 @@ std::int64_t check_bytes(const Problem& problem) {
       static_cast<std::int64_t>(sizeof(double)) *
       (rows * (problem.n + block + (problem.traits().chains() ? problem.b_cols() + problem.inner + 512 : 0)) +
        block * 512 + 8 * larger(problem.n, problem.b_cols()));
+  if (problem.traits().backward) return threads() * gradient_bytes(problem, rows);
   return threads() * (product + (problem.traits().attends ? attend_bytes(problem, rows) : 0));
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "attention_reference.hpp"
+#include "backward_reference.hpp"
 #include "base/parallel.hpp"
 #include "judge.hpp"
 #include "shingle/base/error.hpp"
@@ -50,6 +51,7 @@ struct Group {
   std::vector<std::vector<double>> a{};  ///< by term: rows × k, attended if the operator attends
   std::vector<double> x{};               ///< the product, or what is attended, rows × n
   double scale = 0;                      ///< size of the product with random signs
+  std::map<Role, std::vector<double>> gradients{};  ///< of a backward, by role: rows × its columns
 };
 
 std::int64_t rows_apart(const Problem& problem) {
@@ -159,6 +161,20 @@ struct RowSample::State {
     });
   }
 
+  void take_gradients() {
+    std::vector<std::pair<const Group*, std::vector<double>*>> parts;
+    std::vector<Role> roles;
+    for (Group& group : groups)
+      for (const Role role : {Role::out, Role::keys_grad, Role::values_grad}) {
+        parts.emplace_back(&group, &group.gradients[role]);
+        roles.push_back(role);
+      }
+    parallel_for(parts.size(), [&](std::size_t part) {
+      const auto& [group, to] = parts[part];
+      *to = gradient(inputs, roles[part], group->rows);
+    });
+  }
+
   /// Attention without a product: x is what is attended.
   void take_attended() {
     for (Group& group : groups) {
@@ -226,6 +242,10 @@ RowSample::RowSample(const Inputs& inputs, std::span<const int> ranks, std::uint
     throw Unsupported(describe(inputs.problem()) + " has no rows that can be computed one by one");
   openblas_set_num_threads(1);  // each thread here calls OpenBLAS itself
   state_->place(ranks);
+  if (inputs.problem().traits().backward) {
+    state_->take_gradients();
+    return;
+  }
   state_->read_a();
   inputs.problem().traits().multiplies() ? state_->multiply() : state_->take_attended();
   for (Group& group : state_->groups) group.a.clear();
@@ -255,13 +275,20 @@ Check RowSample::check(std::span<const Output> outputs) const {
   parallel_for(outputs.size(), [&](std::size_t i) {
     const Output& output = outputs[i];
     const std::span<const std::int64_t> rows = this->rows(output.rank);
-    const auto row_bytes = static_cast<std::size_t>(p.out_cols()) * size_bytes(p.dtype);
+    const std::int64_t cols = shape_of(p, output.role, output.rank).cols;
+    const auto row_bytes = static_cast<std::size_t>(cols) * size_bytes(p.dtype);
     Judge judge(state_->inputs);
     Finish finish(state_->inputs, output.rank);
     for (std::size_t r = 0; r < rows.size(); ++r) {
       const State::At at = state_->compared.at(output.rank).at[r];
       const Group& group = state_->groups[at.group];
       const auto* elements = static_cast<const std::byte*>(output.memory) + r * row_bytes;
+      if (p.traits().backward) {
+        const std::vector<double>& wanted = group.gradients.at(output.role);
+        judge.compare({output.rank, output.role, rows[r], 1, elements},
+                      wanted.data() + static_cast<std::int64_t>(at.index) * cols, root_mean_square(wanted));
+        continue;
+      }
       judge.compare({output.rank, output.role, rows[r], 1, elements}, finish,
                     group.x.data() + at.index * static_cast<std::size_t>(p.n), group.scale);
     }

@@ -36,6 +36,11 @@ struct Collect {
     if (step.lse.buffer >= 0) slices({step.lse});
     tiles(step.notify);
   }
+  void operator()(const AttendBackward& step) {
+    slices({step.q, step.grad, step.attended, step.lse, step.keys, step.values, step.q_grad, step.keys_grad,
+            step.values_grad});
+    tiles(step.notify);
+  }
   void operator()(const Await& step) { found.counters = {step.counter}; }
   void operator()(const Notify& step) { found.counters = {step.counter}; }
   void operator()(const Fill& step) { slices({step.slice}); }

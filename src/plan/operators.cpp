@@ -11,7 +11,7 @@ namespace {
 
 using enum CollectiveKind;
 
-constexpr std::array<OperatorTraits, 15> rows{{
+constexpr std::array<OperatorTraits, 16> rows{{
     {.op = Op::gemm, .name = "gemm", .products = 1},
     {.op = Op::gemm_allreduce, .name = "gemm+allreduce", .after = allreduce, .products = 1},
     {.op = Op::gemm_reducescatter, .name = "gemm+reducescatter", .after = reducescatter, .products = 1},
@@ -31,6 +31,11 @@ constexpr std::array<OperatorTraits, 15> rows{{
      .after = alltoall,
      .attends = true},
     {.op = Op::allgather_attention, .name = "allgather+attention", .before = allgather, .attends = true},
+    {.op = Op::attention_backward,
+     .name = "attention-backward",
+     .before = allgather,
+     .attends = true,
+     .backward = true},
     {.op = Op::allgather, .name = "allgather", .before = allgather},
     {.op = Op::reducescatter, .name = "reducescatter", .after = reducescatter},
     {.op = Op::allreduce, .name = "allreduce", .after = allreduce},

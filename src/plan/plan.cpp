@@ -13,9 +13,9 @@
 namespace shingle {
 
 std::string_view name(Role role) {
-  static constexpr std::string_view names[] = {"a",           "b",    "bias",   "residual",
-                                               "norm_weight", "keys", "values", "down",
-                                               "payload",     "out",  "sum",    "internal"};
+  static constexpr std::string_view names[] = {
+      "a",    "b",        "bias", "residual", "norm_weight", "keys",      "values",      "down",    "payload",
+      "grad", "attended", "lse",  "out",      "sum",         "keys_grad", "values_grad", "internal"};
   return names[static_cast<std::size_t>(role)];
 }
 
@@ -93,6 +93,7 @@ std::string_view name(const Step& step) {
     std::string_view operator()(const Swap&) const { return "swap"; }
     std::string_view operator()(const Attend&) const { return "attend"; }
     std::string_view operator()(const Merge&) const { return "merge"; }
+    std::string_view operator()(const AttendBackward&) const { return "attend-backward"; }
   };
   return std::visit(Namer{}, step);
 }

@@ -115,8 +115,9 @@ void Problem::validate() const {
     throw InvalidArgument(
         fmt::format("inner = {}, but {} has at most one GEMM; only mlp takes it", inner, name(op)));
   }
-  if (row_order == RowOrder::zigzag && op != Op::allgather_attention)
-    throw InvalidArgument(fmt::format("{} takes no zigzag rows: allgather+attention does", name(op)));
+  if (row_order == RowOrder::zigzag && (!traits().shards_tokens() || traits().splits_heads()))
+    throw InvalidArgument(
+        fmt::format("{} takes no zigzag rows: allgather+attention and attention-backward do", name(op)));
   if (row_order == RowOrder::block_cyclic) {
     if (op != Op::gemm_reducescatter && op != Op::allgather_gemm)
       throw InvalidArgument("block-cyclic rows are for gemm+reducescatter and allgather+gemm");

@@ -69,6 +69,12 @@ std::string result_of(const Problem& p, const Rounding& rounding) {
     case Summing::none:
       return of_one_rank(p);
     case Summing::parts:
+      if (p.traits().backward)
+        return fmt::format(
+            "parts of the gradients are computed in fp32 and rounded to {0}; they are summed in fp32 in the "
+            "order of the steps, a rank's part for another rank is rounded to {0} again, and the result is "
+            "rounded once to {0}",
+            type);
       return fmt::format(
           "attention to a part of the keys is computed in fp32 and rounded to {0}; parts are merged by their "
           "log-sum-exp in fp32, and the result is rounded once to {0}",
@@ -101,7 +107,8 @@ void add_summing(std::vector<Rounding>& all, Summing summing, DType staged) {
 
 void add_statements(const Problem& problem, std::vector<Rounding>& all) {
   if (!problem.traits().reduces()) add_summing(all, Summing::none, problem.dtype);
-  if (problem.op == Op::allgather_attention) add_summing(all, Summing::parts, problem.dtype);
+  if (problem.op == Op::allgather_attention || problem.traits().backward)
+    add_summing(all, Summing::parts, problem.dtype);
   if (!problem.traits().reduces()) return;
   add_summing(all, Summing::rank_order, problem.dtype);
   if (problem.traits().multiplies() && problem.dtype != DType::f32)

@@ -10,6 +10,8 @@ std::vector<Role> roles_of(const Problem& problem) {
   if (problem.norm.enabled) roles.push_back(Role::norm_weight);
   if (problem.traits().chains()) roles.push_back(Role::down);
   if (problem.traits().attends) roles.insert(roles.end(), {Role::keys, Role::values});
+  if (problem.traits().backward)
+    roles.insert(roles.end(), {Role::grad, Role::attended, Role::lse, Role::keys_grad, Role::values_grad});
   roles.push_back(Role::out);
   if (problem.norm.residual) roles.push_back(Role::sum);
   return roles;
@@ -32,7 +34,14 @@ Shape shape_of(const Problem& problem, Role role, int rank) {
       return {1, problem.out_cols()};
     case Role::keys:
     case Role::values:
+    case Role::keys_grad:
+    case Role::values_grad:
       return {problem.kv_rows(rank), problem.kv_cols()};
+    case Role::grad:
+    case Role::attended:
+      return {problem.a_rows(rank), problem.k};
+    case Role::lse:
+      return {problem.a_rows(rank), problem.attention.heads};
     case Role::residual:
     case Role::out:
     case Role::sum:
@@ -72,12 +81,21 @@ Shape shape_of(const Work& work, Role role, int rank) {
   return workload ? shape_of(*workload, role) : shape_of(std::get<Problem>(work), role, rank);
 }
 
+DType dtype_of(const Problem& problem, Role role) {
+  return role == Role::lse ? DType::f32 : problem.dtype;
+}
+
+DType dtype_of(const Work& work, Role role) {
+  return role == Role::lse ? DType::f32 : dtype_of(work);
+}
+
 std::int64_t bytes_of(const Problem& problem, Role role, int rank) {
-  return shape_of(problem, role, rank).elements() * static_cast<std::int64_t>(size_bytes(problem.dtype));
+  return shape_of(problem, role, rank).elements() *
+         static_cast<std::int64_t>(size_bytes(dtype_of(problem, role)));
 }
 
 std::int64_t bytes_of(const Work& work, Role role, int rank) {
-  return shape_of(work, role, rank).elements() * static_cast<std::int64_t>(size_bytes(dtype_of(work)));
+  return shape_of(work, role, rank).elements() * static_cast<std::int64_t>(size_bytes(dtype_of(work, role)));
 }
 
 std::int64_t user_bytes(const Problem& problem, int rank) {

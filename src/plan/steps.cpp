@@ -9,6 +9,7 @@ const std::vector<TileGate>* gates_of(const Step& step) {
   if (const auto* pass = std::get_if<Elementwise>(&step)) return &pass->gates;
   if (const auto* attend = std::get_if<Attend>(&step)) return &attend->gates;
   if (const auto* merge = std::get_if<Merge>(&step)) return &merge->gates;
+  if (const auto* back = std::get_if<AttendBackward>(&step)) return &back->gates;
   return nullptr;
 }
 
@@ -17,6 +18,7 @@ const std::vector<TileNotify>* notifies_of(const Step& step) {
   if (const auto* pass = std::get_if<Elementwise>(&step)) return &pass->notify;
   if (const auto* attend = std::get_if<Attend>(&step)) return &attend->notify;
   if (const auto* merge = std::get_if<Merge>(&step)) return &merge->notify;
+  if (const auto* back = std::get_if<AttendBackward>(&step)) return &back->notify;
   return nullptr;
 }
 
@@ -25,6 +27,7 @@ const TileGrid* grid_of(const Step& step) {
   if (const auto* pass = std::get_if<Elementwise>(&step)) return &pass->grid;
   if (const auto* attend = std::get_if<Attend>(&step)) return &attend->grid;
   if (const auto* merge = std::get_if<Merge>(&step)) return &merge->grid;
+  if (const auto* back = std::get_if<AttendBackward>(&step)) return &back->grid;
   return nullptr;
 }
 
@@ -38,6 +41,7 @@ std::vector<std::int64_t> run_boundaries(const Step& step) {
   if (const auto* gemm = std::get_if<Gemm>(&step)) last = gemm->grid.positions();
   if (const auto* attend = std::get_if<Attend>(&step)) last = attend->grid.positions();
   if (const auto* merge = std::get_if<Merge>(&step)) last = merge->grid.positions();
+  if (const auto* back = std::get_if<AttendBackward>(&step)) last = back->grid.positions();
   if (const auto* pass = std::get_if<Elementwise>(&step)) first = pass->first, last = last_item(*pass);
   std::vector<std::int64_t> bounds{first, last};
   const auto cut = [&](const std::vector<std::int64_t>& ends) {

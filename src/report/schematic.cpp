@@ -47,6 +47,7 @@ int group_at(const Step& step, std::int64_t position) {
   if (const auto* pass = std::get_if<Elementwise>(&step)) return group(*pass);
   if (const auto* attend = std::get_if<Attend>(&step)) return group(*attend);
   if (const auto* merge = std::get_if<Merge>(&step)) return group(*merge);
+  if (const auto* back = std::get_if<AttendBackward>(&step)) return group(*back);
   return -1;
 }
 
@@ -78,6 +79,10 @@ double cost_us(const Plan& plan, const Segment& segment, const UnitCosts& costs)
   if (const auto* attend = std::get_if<Attend>(&step))
     return (costs.attend_us < 0 ? costs.product_us : costs.attend_us) *
            elements(attend->grid, segment.first, segment.last) * static_cast<double>(attend->keys.rows) /
+           static_cast<double>(plan.problem().m);
+  if (const auto* back = std::get_if<AttendBackward>(&step))  // five products, where the forward has two
+    return 2.5 * (costs.attend_us < 0 ? costs.product_us : costs.attend_us) *
+           elements(back->grid, segment.first, segment.last) * static_cast<double>(back->keys.rows) /
            static_cast<double>(plan.problem().m);
   if (const auto* merge = std::get_if<Merge>(&step))
     return costs.pass_us * elements(merge->grid, segment.first, segment.last);

@@ -13,7 +13,8 @@ namespace {
 
 bool tiled(const Step& step) {
   return std::holds_alternative<Gemm>(step) || std::holds_alternative<Attend>(step) ||
-         std::holds_alternative<Elementwise>(step) || std::holds_alternative<Merge>(step);
+         std::holds_alternative<Elementwise>(step) || std::holds_alternative<Merge>(step) ||
+         std::holds_alternative<AttendBackward>(step);
 }
 
 nlohmann::json metadata(const char* what, int rank, int lane, const std::string& name) {
@@ -54,7 +55,8 @@ int group_of_span(const Plan& plan, const Span& span) {
   if (const auto* await = std::get_if<Await>(&steps[at])) return await->counter.entry;
   if (const auto* notify = std::get_if<Notify>(&steps[at])) return notify->counter.entry;
   // In attention alone the group of an item is the entry that the next step notifies, if there is one.
-  if (std::holds_alternative<Attend>(steps[at]) && plan.problem().traits().shards_tokens()) {
+  if ((std::holds_alternative<Attend>(steps[at]) || std::holds_alternative<AttendBackward>(steps[at])) &&
+      plan.problem().traits().shards_tokens()) {
     const auto* behind = at + 1 < steps.size() ? std::get_if<Notify>(&steps[at + 1]) : nullptr;
     return behind != nullptr ? behind->counter.entry : -1;
   }

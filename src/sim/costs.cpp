@@ -181,6 +181,9 @@ double Costs::items_us(const Step& step, std::int64_t first, std::int64_t last, 
     }
   } else if (const auto* attend = std::get_if<Attend>(&step)) {
     for (std::int64_t i = first; i < last; ++i) longest = std::max(longest, attend_us(*attend, i));
+  } else if (const auto* back = std::get_if<AttendBackward>(&step)) {
+    for (std::int64_t i = first; i < last; ++i)
+      longest = std::max(longest, attend_backward_us(*back, i, workers));
   } else if (const auto* merge = std::get_if<Merge>(&step)) {
     for (std::int64_t i = first; i < last; ++i) longest = std::max(longest, merge_us(*merge, i, workers));
   } else if (const auto* pass = std::get_if<Elementwise>(&step)) {
@@ -208,19 +211,37 @@ double Costs::pass_us(const Elementwise& step, std::int64_t item, std::int32_t w
   return std::max((bytes + more) / (gbps * 1e3), in_memory) + store_again_us(step.to, written);
 }
 
+/// Scores of the queries [first, first + rows) with some keys.
+double Costs::scores(std::int64_t first, std::int64_t rows, const TokenRange& keys) const {
+  const Problem& problem = plan_.problem();
+  const TokenRange all = problem.seen_by(first, rows);
+  const TokenRange seen = common(all, keys);
+  // In a causal block whose last query sees all these keys, each earlier query sees one fewer.
+  const bool triangular = problem.attention.causal && seen.end == all.end;
+  return static_cast<double>(rows) *
+         (static_cast<double>(seen.count()) - (triangular ? static_cast<double>(rows) / 2 : 0));
+}
+
 /// Time of the scores and weighted sums of a block of queries over the keys that they see.
 double Costs::attend_us(const Attend& step, std::int64_t item) const {
   const TileRect rect = step.grid.rect(step.grid.tile(item));
-  const Problem& problem = plan_.problem();
-  const std::int64_t first = step.first_token + rect.row;
-  const TokenRange all = problem.seen_by(first, rect.rows);
-  const TokenRange seen = common(all, {step.first_key, step.first_key + step.keys.rows});
-  // In a causal block whose last query sees all these keys, each earlier query sees one fewer.
-  const bool triangular = problem.attention.causal && seen.end == all.end;
-  const double keys =
-      static_cast<double>(seen.count()) - (triangular ? static_cast<double>(rect.rows) / 2 : 0);
-  return 4 * static_cast<double>(rect.rows) * keys * static_cast<double>(rect.cols) * us_per_flop_ /
-         machine_.attention_rate;
+  const TokenRange keys{step.first_key, step.first_key + step.keys.rows};
+  return 4 * scores(step.first_token + rect.row, rect.rows, keys) * static_cast<double>(rect.cols) *
+         us_per_flop_ / machine_.attention_rate;
+}
+
+/// Time of the five products of the heads that share one head of K and V. `items`: that run at a time. On
+/// GPUs cuDNN spreads the heads over all SMs, also if there are fewer heads than SMs.
+double Costs::attend_backward_us(const AttendBackward& step, std::int64_t item, std::int32_t items) const {
+  constexpr std::int64_t block = 64;
+  const TileRect rect = step.grid.rect(step.grid.tile(item));
+  const TokenRange keys{step.first_key, step.first_key + step.keys.rows};
+  double all = 0;
+  for (std::int64_t row = rect.row; row < rect.row + rect.rows; row += block)
+    all += scores(step.first_token + row, smaller(block, rect.row + rect.rows - row), keys);
+  const double most = step.resources.most > 0 ? step.resources.most : plan_.workers;
+  const double workers = machine_.sync_us > 0 ? std::max(most / std::max(items, 1), 1.0) : 1;
+  return 10 * all * static_cast<double>(rect.cols) * us_per_flop_ / machine_.attention_rate / workers;
 }
 
 /// Time of an item's reads and writes, as that of a pass that sums.

@@ -48,7 +48,9 @@ class Costs {
                      double k) const;
   double pass_us(const Elementwise& step, std::int64_t item, std::int32_t workers) const;
   double store_again_us(const Placement& at, double bytes) const;
+  double scores(std::int64_t first, std::int64_t rows, const TokenRange& keys) const;
   double attend_us(const Attend& step, std::int64_t item) const;
+  double attend_backward_us(const AttendBackward& step, std::int64_t item, std::int32_t items) const;
   double merge_us(const Merge& step, std::int64_t item, std::int32_t workers) const;
 
   const Plan& plan_;

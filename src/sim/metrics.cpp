@@ -12,13 +12,14 @@ double product(std::int64_t a, std::int64_t b, std::int64_t c) {
   return static_cast<double>(a) * static_cast<double>(b) * static_cast<double>(c);
 }
 
-/// Reduces each rank to one lane with its Gemm and Attend steps and nothing to wait for.
+/// Reduces each rank to one lane with its Gemm, Attend and AttendBackward steps and nothing to wait for.
 Plan computation_of(Plan plan) {
   for (RankPlan& rank : plan.ranks) {
     std::vector<Step> steps;
     for (Lane& lane : rank.lanes)
       for (Step& step : lane.steps)
-        if (std::holds_alternative<Gemm>(step) || std::holds_alternative<Attend>(step))
+        if (std::holds_alternative<Gemm>(step) || std::holds_alternative<Attend>(step) ||
+            std::holds_alternative<AttendBackward>(step))
           steps.push_back(std::move(step));
     rank.issue.assign(steps.size(), 0);
     rank.lanes.assign(1, {LaneKind::compute, "compute", std::move(steps)});
@@ -103,7 +104,8 @@ double flops_of(const Problem& p) {
       for (const GlobalRun& run : p.query_runs(rank))
         for (std::int64_t row = 0; row < run.rows; row += block) {
           const std::int64_t queries = smaller(block, run.rows - row);
-          flops += 4 * product(queries, p.seen_by(run.global_row + row, queries).count(), p.attended_cols());
+          flops += (p.traits().backward ? 10 : 4) *
+                   product(queries, p.seen_by(run.global_row + row, queries).count(), p.attended_cols());
         }
     }
     most = std::max(most, flops);

@@ -13,14 +13,17 @@ const Resources& resources_of(const Step& step) {
   if (const auto* gemm = std::get_if<Gemm>(&step)) return gemm->resources;
   if (const auto* attend = std::get_if<Attend>(&step)) return attend->resources;
   if (const auto* merge = std::get_if<Merge>(&step)) return merge->resources;
+  if (const auto* back = std::get_if<AttendBackward>(&step)) return back->resources;
   return std::get<Elementwise>(step).resources;
 }
 
-const Placement& stored_at(const Step& step) {
-  if (const auto* gemm = std::get_if<Gemm>(&step)) return gemm->out;
-  if (const auto* attend = std::get_if<Attend>(&step)) return attend->out;
-  if (const auto* merge = std::get_if<Merge>(&step)) return merge->to;
-  return std::get<Elementwise>(step).to;
+/// Where a step stores; null: in slices of its own rank.
+const Placement* stored_at(const Step& step) {
+  if (const auto* gemm = std::get_if<Gemm>(&step)) return &gemm->out;
+  if (const auto* attend = std::get_if<Attend>(&step)) return &attend->out;
+  if (const auto* merge = std::get_if<Merge>(&step)) return &merge->to;
+  if (const auto* pass = std::get_if<Elementwise>(&step)) return &pass->to;
+  return nullptr;
 }
 
 /// Number of items in [first, last) that hold output: phantom tiles take no time.
@@ -64,7 +67,8 @@ Index Simulation::pass_of(const LaneState& lane, const Step& step) {
   pass.next = pass.bounds.front();
   pass.epoch = lane.epoch;
   const int world = plan_.world();
-  pass.stores = leaves(stored_at(step), lane.rank, world);
+  const Placement* const to = stored_at(step);
+  pass.stores = to != nullptr && leaves(*to, lane.rank, world);
   if (const auto* elementwise = std::get_if<Elementwise>(&step))
     pass.loads = std::ranges::any_of(elementwise->from,
                                      [&](const Placement& from) { return leaves(from, lane.rank, world); });
@@ -381,7 +385,7 @@ void Simulation::add_remote_bytes(const Step& step, std::int64_t item, Index ran
   const bool rows = pass && row_wise(*pass);
   const std::int64_t first = rows ? grid.linear({item, 0}) : item;
   const auto cols = [&](std::int64_t position) { return grid.rect(grid.tile(position)).cols; };
-  if (!loads) return visit(stored_at(step), first, rows ? out_cols(*pass) : cols(first));
+  if (!loads) return visit(*stored_at(step), first, rows ? out_cols(*pass) : cols(first));
   for (const Placement& from : pass->from)
     for (std::int64_t n = 0; n < (rows ? grid.tiles_n() : 1); ++n) {
       const std::int64_t position = rows ? grid.linear({item, n}) : item;

@@ -26,7 +26,9 @@ bool has_products(const Plan& plan) {
   for (const RankPlan& rank : plan.ranks)
     for (const Lane& lane : rank.lanes)
       for (const Step& step : lane.steps)
-        if (std::holds_alternative<Gemm>(step) || std::holds_alternative<Attend>(step)) return true;
+        if (std::holds_alternative<Gemm>(step) || std::holds_alternative<Attend>(step) ||
+            std::holds_alternative<AttendBackward>(step))
+          return true;
   return false;
 }
 

@@ -34,6 +34,7 @@ std::int64_t blocking_workers(const Plan& plan, const Step& step) {
   if (const auto* pass = std::get_if<Elementwise>(&step)) return gated(pass->gates, pass->resources);
   if (const auto* attend = std::get_if<Attend>(&step)) return gated(attend->gates, attend->resources);
   if (const auto* merge = std::get_if<Merge>(&step)) return gated(merge->gates, merge->resources);
+  if (const auto* back = std::get_if<AttendBackward>(&step)) return gated(back->gates, back->resources);
   if (const auto* collective = std::get_if<Collective>(&step))
     return std::max(collective->resources.least, collective->resources.most);
   if (const auto* exchange = std::get_if<Exchange>(&step))
@@ -51,6 +52,8 @@ std::int64_t completing_workers(const Step& step) {
     return attend->gates.empty() ? std::max(attend->resources.least, 1) : 0;
   if (const auto* merge = std::get_if<Merge>(&step))
     return merge->gates.empty() ? std::max(merge->resources.least, 1) : 0;
+  if (const auto* back = std::get_if<AttendBackward>(&step))
+    return back->gates.empty() ? std::max(back->resources.least, 1) : 0;
   return 0;
 }
 

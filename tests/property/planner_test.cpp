@@ -198,6 +198,8 @@ std::int64_t expected_elements(const Problem& p, const Plan& plan, int rank) {
       return p.shard_rows() * p.gathered_cols();
     case Op::allgather_attention:
       return 2 * p.shard_rows() * p.kv_cols();
+    case Op::attention_backward:
+      break;  // not drawn here: its rows depend on who sees whom
     case Op::gemm_alltoall:
     case Op::alltoall:
       return p.routing->rows(rank) * wire_cols;

@@ -45,6 +45,30 @@ TEST_F(Cli, RunsRingAttention) {
   expect_refused("run --row-order zigzag " + ulysses, "takes no zigzag rows");
 }
 
+TEST_F(Cli, RunsTheBackwardOfRingAttention) {
+  const std::string backward =
+      "--op attention-backward --m 50 --heads 6 --kv-heads 3 --head-dim 8 --world 4 ";
+  for (const std::string flags : {"", "--causal --row-order zigzag", "--causal --seq-lens 13,7,30",
+                                  "--dtype bf16 --row-order zigzag --slices 3"})
+    for (const json& row : rows("--mechanism sequential,ring " + backward + flags)) {
+      EXPECT_EQ(row.at("verified"), true) << flags << " " << row;
+      EXPECT_EQ(row.at("n"), 48);
+    }
+  EXPECT_EQ(rows("--mechanism ring --engines 1 --causal " + backward)[0].at("verified"), true);
+  EXPECT_THAT(run("plan --mechanism ring " + backward).out, HasSubstr("attend-backward"));
+  EXPECT_EQ(run("verify --mechanism ring --row-order zigzag " + backward).code, 0);
+  const Outcome bench =
+      run("bench -b 32 -e 32 --kv-heads 2 --heads 4 --head-dim 8 --causal --world 2 "
+          "--mechanism sequential,ring --op attention-backward");
+  EXPECT_EQ(bench.code, 0) << bench.err;
+  const Outcome outcome =
+      mpirun(3,
+             "run --format json --repeat 1 --mechanism sequential,ring --op attention-backward --m 50 "
+             "--heads 4 --kv-heads 2 --head-dim 8 --causal --row-order zigzag");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  for (const json& row : json::parse(outcome.out)) EXPECT_EQ(row.at("verified"), true) << row;
+}
+
 TEST_F(Cli, PlansAndProvesAttention) {
   for (const std::string mechanism : {"sequential", "ring --slices 2"})
     for (const std::string& problem : {ulysses, ring_attention + "--causal --row-order zigzag"}) {

@@ -11,6 +11,7 @@
 #include "shingle/plan/json.hpp"
 #include "shingle/plan/print.hpp"
 #include "shingle/verify/verify.hpp"
+#include "shingle/verify/wellformed.hpp"
 
 namespace shingle::test {
 

@@ -115,7 +115,8 @@ Problem random_problem(Source& draw, const Limits& limits = {}) {
 template <class Source>
 Problem random_attention(Source& draw, int world, std::int64_t most_tokens) {
   Problem p;
-  p.op = one_of(draw, {Op::attention_reducescatter, Op::ulysses_attention, Op::allgather_attention});
+  p.op = one_of(draw, {Op::attention_reducescatter, Op::ulysses_attention, Op::allgather_attention,
+                       Op::attention_backward});
   p.world = world;
   p.m = draw.size(1, most_tokens);
   p.dtype = one_of(draw, {DType::f32, DType::bf16, DType::f16});
@@ -126,7 +127,8 @@ Problem random_attention(Source& draw, int world, std::int64_t most_tokens) {
   attention.causal = chance(draw, 50);
   p.k = attention.heads * attention.head_dim / (p.traits().shards_tokens() ? 1 : world);
   p.n = p.traits().shards_tokens() ? p.k : draw.size(1, 40);
-  if (p.op == Op::allgather_attention && chance(draw, 50)) p.row_order = RowOrder::zigzag;
+  if (p.traits().shards_tokens() && !p.traits().splits_heads() && chance(draw, 50))
+    p.row_order = RowOrder::zigzag;
   return p;
 }
 

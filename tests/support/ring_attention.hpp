@@ -1,4 +1,4 @@
-// Problems of allgather+attention.
+// Problems of allgather+attention and of its backward.
 #pragma once
 
 #include <utility>
@@ -18,6 +18,13 @@ inline Problem ring_attention(int world, std::int64_t tokens, Attention attentio
   p.n = p.k = attention.heads * attention.head_dim;
   p.attention = std::move(attention);
   p.row_order = order;
+  return p;
+}
+
+inline Problem attention_backward(int world, std::int64_t tokens, Attention attention,
+                                  RowOrder order = contiguous) {
+  Problem p = ring_attention(world, tokens, std::move(attention), order);
+  p.op = Op::attention_backward;
   return p;
 }
 

@@ -245,7 +245,8 @@ TEST(Measure, ComparesWithTheBaseline) {
 /// Of attention operators the attention, and the product where there is one; on operands of a rank's size.
 TEST(Measure, TimesTheComputationOfAttentionAlone) {
   const auto world = threads(2);
-  for (const Op op : {Op::attention_reducescatter, Op::ulysses_attention, Op::allgather_attention}) {
+  for (const Op op : {Op::attention_reducescatter, Op::ulysses_attention, Op::allgather_attention,
+                      Op::attention_backward}) {
     Problem problem;
     problem.op = op;
     problem.world = 2;
@@ -260,9 +261,16 @@ TEST(Measure, TimesTheComputationOfAttentionAlone) {
     for (const RankPlan& rank : alone.products()[0].plan().ranks)
       for (const Lane& lane : rank.lanes)
         for (const Step& step : lane.steps) steps.emplace_back(name(step));
-    const std::vector<std::string> attention{"attend", "attend"}, both{"attend", "gemm", "attend", "gemm"};
-    EXPECT_EQ(steps, problem.traits().multiplies() ? both : attention);
-    EXPECT_EQ(std::get<Attend>(alone.products()[0].plan().ranks[1].lanes[0].steps[0]).grid.cols,
+    const std::vector<std::string> attention{"attend", "attend"}, both{"attend", "gemm", "attend", "gemm"},
+        backward{"attend-backward", "attend-backward"};
+    EXPECT_EQ(steps, problem.traits().backward ? backward : problem.traits().multiplies() ? both : attention);
+    const Step& step = alone.products()[0].plan().ranks[1].lanes[0].steps[0];
+    EXPECT_EQ(std::visit(
+                  [](const auto& one) -> std::int64_t {
+                    if constexpr (requires { one.grid.cols; }) return one.grid.cols;
+                    return 0;
+                  },
+                  step),
               problem.attended_cols());
     EXPECT_GT(alone.products()[0].run().elapsed_us, 0);
     EXPECT_GT(GemmAlone::bytes(problem, 0), 0);

@@ -72,6 +72,7 @@ TEST(OracleMemory, IsWithinWhatItSays) {
   expect_within_what_it_says(attention_of(Op::ulysses_attention, 3000, {}));
   expect_within_what_it_says(attention_of(Op::attention_reducescatter, 3000, {}));
   expect_within_what_it_says(attention_of(Op::allgather_attention, 3000, {}));
+  expect_within_what_it_says(attention_of(Op::attention_backward, 3000, {}));
   expect_within_what_it_says(attention_of(Op::ulysses_attention, 3000, {1000, 200, 1800}));
 }
 

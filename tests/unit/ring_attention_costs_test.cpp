@@ -63,5 +63,28 @@ TEST(RingAttentionCosts, LetTheFasterPlanBeChosen) {
   }
 }
 
+/// Five products, where the forward has two. The last wave of the forward's tiles is not full.
+TEST(RingAttentionCosts, OfTheBackwardAreTwoAndAHalfTimesThoseOfTheForward) {
+  for (const RowOrder order : {contiguous, zigzag}) {
+    const Problem forward = problem(order);
+    Problem backward = forward;
+    backward.op = Op::attention_backward;
+    const auto of = [](const Problem& p) {
+      return measure(plan_sequential(p, h200(), {}).value(), h200()).value();
+    };
+    EXPECT_NEAR(of(backward).compute_us / of(forward).compute_us, 2.5, 0.1);
+    EXPECT_DOUBLE_EQ(of(backward).flops / of(forward).flops, 2.5);
+  }
+}
+
+/// The baseline moves K and V to all ranks, and their gradients back. Engines hide most of both.
+TEST(RingAttentionCosts, OfTheBackwardAroundARingAreLessThanThoseOfTheBaseline) {
+  Problem p = problem(zigzag);
+  p.op = Op::attention_backward;
+  const Metrics metrics = measure(plan_ring(p, h200(), {.engines = 1}).value(), h200()).value();
+  EXPECT_GT(metrics.us, metrics.compute_us);
+  EXPECT_LT(metrics.us - metrics.compute_us, 0.6 * (metrics.sequential_us - metrics.compute_us));
+}
+
 }  // namespace
 }  // namespace shingle::ring_attention_costs_test

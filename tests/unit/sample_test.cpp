@@ -130,8 +130,9 @@ TEST(RowSample, HasAllRowsOfSmallProblemsWhereverTheyAre) {
 }
 
 TEST(RowSample, ReadsWhatAWorkspaceHolds) {
-  for (const Op op : {Op::gemm_reducescatter, Op::allgather_gemm, Op::alltoall_gemm,
-                      Op::attention_reducescatter, Op::ulysses_attention, Op::allgather_attention}) {
+  for (const Op op :
+       {Op::gemm_reducescatter, Op::allgather_gemm, Op::alltoall_gemm, Op::attention_reducescatter,
+        Op::ulysses_attention, Op::allgather_attention, Op::attention_backward}) {
     const Problem p = problem_of(op, 600, 24, 16);
     const auto world = make_world(p.world, {.backend = "host"});
     const auto inputs = random_inputs(p, 3);

@@ -35,16 +35,21 @@ enum class Role : std::uint8_t {
   values,
   down,
   payload,
-  out,
+  grad,      ///< attention-backward: the gradient of the attention's result
+  attended,  ///< attention-backward: the attention's result
+  lse,       ///< attention-backward: its log-sum-exp, f32
+  out,       ///< attention-backward: the gradient of the queries
   sum,
+  keys_grad,    ///< attention-backward: the gradient of the keys
+  values_grad,  ///< attention-backward: the gradient of the values
   internal
 };
 std::string_view name(Role role);
 constexpr bool is_input(Role role) {
-  return role <= Role::payload;
+  return role < Role::out;
 }
 constexpr bool is_output(Role role) {
-  return role == Role::out || role == Role::sum;
+  return role >= Role::out && role < Role::internal;
 }
 
 /// Copies of a flagged buffer, which successive epochs take in turn: one to store to, one that peers may
@@ -343,6 +348,31 @@ struct Merge {
   bool operator==(const Merge&) const = default;
 };
 
+/// Tiled backward of attention: parts of the gradients of a rank's queries, and of some keys and values, by
+/// each other (see Attention of plan/problem.hpp). Rows of the grid are consecutive queries, columns are
+/// those of the heads in `q`. An item is all queries of the heads that share one head of K and V. It
+/// accumulates in fp32 and rounds each part once.
+///
+/// Every query sees at least one of the keys, and each of the keys is seen by at least one query.
+struct AttendBackward {
+  TileGrid grid;
+  std::int64_t first_token = 0;  ///< first token of the queries
+  Slice q;                       ///< one row for each query of the grid
+  Slice grad;                    ///< as `q`: gradient of the attention's result
+  Slice attended;                ///< as `q`: the result of the attention to all keys
+  Slice lse;                     ///< of the attention to all keys, as Attend::lse
+  std::int64_t first_key = 0;    ///< first token of the keys
+  Slice keys;                    ///< one row for each of some consecutive tokens
+  Slice values;                  ///< as `keys`
+  Slice q_grad;                  ///< as `q`: part of the gradient of Q by these keys
+  Slice keys_grad;               ///< as `keys`: part of the gradient of K by these queries
+  Slice values_grad;             ///< as `keys`: part of the gradient of V by these queries
+  std::vector<TileGate> gates;
+  std::vector<TileNotify> notify;
+  Resources resources{1, 0};
+  bool operator==(const AttendBackward&) const = default;
+};
+
 struct Await {
   CounterRef counter;  ///< on the step's own rank; a copy lane may await any rank's
   std::uint32_t target = 0;
@@ -415,7 +445,7 @@ struct Swap {
 };
 
 using Step = std::variant<Gemm, Elementwise, Await, Notify, Fill, Collective, Exchange, Copy, Broadcast, Swap,
-                          Attend, Merge>;
+                          Attend, Merge, AttendBackward>;
 
 /// "gemm", "permute", "reduce", "push", "await", …: the name of an elementwise step says what it does.
 std::string_view name(const Step& step);

@@ -41,6 +41,7 @@ enum class Op : std::uint8_t {
                         ///< and back (DeepSpeed-Ulysses); there is no B
   allgather_attention,  ///< the same out; ranks attend with all heads of their own queries to the keys and
                         ///< values of all ranks (ring attention, context parallelism)
+  attention_backward,   ///< the gradients of allgather+attention with respect to Q, K and V
   allgather,            ///< A is sharded by rows; every rank gets all of it
   reducescatter,        ///< the sum over ranks of A_r; rank r keeps its shard of the rows
   allreduce,            ///< the sum over ranks of A_r, whole on every rank
@@ -55,8 +56,9 @@ struct OperatorTraits {
   std::optional<CollectiveKind> before{};
   /// Takes the result to where it is kept.
   std::optional<CollectiveKind> after{};
-  int products = 0;      ///< 1: with B; 2: the second with `down`
-  bool attends = false;  ///< A is the queries of an attention
+  int products = 0;       ///< 1: with B; 2: the second with `down`
+  bool attends = false;   ///< A is the queries of an attention
+  bool backward = false;  ///< of the attention, its gradients are wanted
 
   bool multiplies() const { return products > 0; }
   bool chains() const { return products == 2; }
@@ -119,11 +121,16 @@ struct Norm {
 ///
 /// attention+reducescatter: rank r has query heads [r · heads / world, …) of all tokens. Q is m×k; K and V
 /// are m×kv_cols. ulysses-attention and allgather+attention: rank r has all heads of its shard of the tokens.
+///
+/// attention-backward: as allgather+attention. Inputs are also the gradient of the result (Role::grad), the
+/// result (Role::attended) and its log-sum-exp (Role::lse). With S = Q·Kᵀ / sqrt(head_dim) the gradients are
+/// dV = Pᵀ·dO, dQ = dS·K / sqrt(head_dim) and dK = dSᵀ·Q / sqrt(head_dim), where P = exp(S − lse) and
+/// dS = P ∘ (dO·Vᵀ − rowsum(dO ∘ O)).
 struct Attention {
   std::int64_t heads = 0;     ///< query heads of all ranks
   std::int64_t kv_heads = 0;  ///< heads of K and V of all ranks; heads / kv_heads consecutive query heads
                               ///< share one (grouped-query). The world must divide it, unless the operator
-                              ///< is allgather+attention
+                              ///< is allgather+attention or attention-backward
   std::int64_t head_dim = 0;
   /// True: a token sees only itself and earlier tokens of its sequence.
   bool causal = false;
@@ -148,14 +155,16 @@ inline TokenRange common(const TokenRange& a, const TokenRange& b) {
 }
 
 /// Order of the rows of a row-sharded matrix: the output of gemm+reducescatter, the input A of
-/// allgather+gemm, the tokens of allgather+attention. Other operators have contiguous rows.
+/// allgather+gemm, the tokens of allgather+attention and attention-backward. Other operators have contiguous
+/// rows.
 ///
 /// `contiguous`: rank r holds rows [r · ceil(M/W), …). `block_cyclic`: the ranks hold blocks of `row_block`
 /// rows in turn. A reduce-scatter of row-subtiles leaves this order (FlashOverlap §3.3.4); an allgather+gemm
 /// of the same order restores the rows.
 ///
 /// `zigzag`: the rows are cut into 2W chunks of ceil(M/2W). Rank r holds chunks r and 2W − 1 − r, in this
-/// order. All ranks then have the same work in causal attention. It is for allgather+attention only.
+/// order. All ranks then have the same work in causal attention. It is for allgather+attention and
+/// attention-backward only.
 enum class RowOrder : std::uint8_t { contiguous, block_cyclic, zigzag };
 
 /// A run of rows on one rank that are consecutive rows of the operator's global matrix and of one source

@@ -113,6 +113,8 @@ Cause cause_of(const Engine& engine, const Caller& caller) {
   if (const auto* pass = std::get_if<Elementwise>(&step)) return cause_of_gates(engine, caller, pass->gates);
   if (const auto* attend = std::get_if<Attend>(&step)) return cause_of_gates(engine, caller, attend->gates);
   if (const auto* merge = std::get_if<Merge>(&step)) return cause_of_gates(engine, caller, merge->gates);
+  if (const auto* back = std::get_if<AttendBackward>(&step))
+    return cause_of_gates(engine, caller, back->gates);
   for (std::int32_t c = 0; c < static_cast<std::int32_t>(engine.plan.communicators.size()); ++c)
     if (meets(step, c))
       if (const auto missing = engine.transport->missing(c, caller.rank); !missing.empty())

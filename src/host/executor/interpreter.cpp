@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "host/compute/attend.hpp"
+#include "host/compute/attend_backward.hpp"
 #include "host/compute/elementwise.hpp"
 #include "host/compute/gemm.hpp"
 #include "host/compute/merge.hpp"
@@ -19,7 +20,8 @@ void copy(const View& from, const View& to) {
 
 bool tiled(const Step& step) {
   return std::holds_alternative<Gemm>(step) || std::holds_alternative<Elementwise>(step) ||
-         std::holds_alternative<Attend>(step) || std::holds_alternative<Merge>(step);
+         std::holds_alternative<Attend>(step) || std::holds_alternative<Merge>(step) ||
+         std::holds_alternative<AttendBackward>(step);
 }
 
 }  // namespace
@@ -126,6 +128,17 @@ void Interpreter::operator()(const Merge& step) {
        .last = step.grid.positions(),
        .crossing = leaves(step.to) ? [&](std::int64_t position) { return task.crossing(position); }
                                    : std::function<std::int64_t(std::int64_t)>(),
+       .compute = [&](Worker& worker, std::int64_t position, std::int64_t) { task.run(worker, position); }},
+      step.resources);
+}
+
+void Interpreter::operator()(const AttendBackward& step) {
+  const AttendBackwardTask task(engine_.plan, step, engine_.memory, engine_.products, caller_.epoch);
+  run_tiled(
+      {.grid = step.grid,
+       .gates = step.gates,
+       .notify = step.notify,
+       .last = step.grid.positions(),
        .compute = [&](Worker& worker, std::int64_t position, std::int64_t) { task.run(worker, position); }},
       step.resources);
 }

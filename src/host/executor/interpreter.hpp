@@ -27,6 +27,7 @@ class Interpreter {
   void operator()(const Elementwise& step);
   void operator()(const Attend& step);
   void operator()(const Merge& step);
+  void operator()(const AttendBackward& step);
   void operator()(const Await& step);
   void operator()(const Notify& step);
   void operator()(const Fill& step);

@@ -51,10 +51,10 @@ struct Worker {
   std::vector<Segment> segments;
   std::vector<std::byte*> rows;  ///< address of each row of a row-wise pass
   PanelKey a_key, b_key[2];
-  Scratch a_panel, b_panel[2];                          ///< packed or widened operands; two of B for SwiGLU
-  Scratch product[2];                                   ///< fp32 tiles before the epilogue
-  Scratch row, vectors;                                 ///< for row-wise passes
-  Scratch q_panel, k_panel, v_panel, scores, weighted;  ///< for attention, in fp32
+  Scratch a_panel, b_panel[2];  ///< packed or widened operands; two of B for SwiGLU
+  Scratch product[2];           ///< fp32 tiles before the epilogue
+  Scratch row, vectors;         ///< for row-wise passes
+  Scratch q_panel, k_panel, v_panel, grad_panel, scores, weighted;  ///< for attention, in fp32
   Scratch onednn;
 };
 

@@ -65,9 +65,9 @@ constexpr std::string_view name(CounterKind kind) {
 }
 
 /// The value of "step" for each alternative of Step, by index.
-inline constexpr std::string_view step_names[] = {"gemm",      "elementwise", "await",    "notify",
-                                                  "fill",      "collective",  "exchange", "copy",
-                                                  "broadcast", "swap",        "attend",   "merge"};
+inline constexpr std::string_view step_names[] = {
+    "gemm", "elementwise", "await", "notify", "fill",  "collective",     "exchange",
+    "copy", "broadcast",   "swap",  "attend", "merge", "attend-backward"};
 static_assert(std::size(step_names) == std::variant_size_v<Step>);
 
 /// True if T is Plain, const or not: writer and reader share the functions below.
@@ -390,6 +390,24 @@ void fields(auto& f, Is<Merge> auto& m) {
   f.optional("gates", m.gates);
   f.optional("notify", m.notify);
   f.optional("resources", m.resources, Merge{}.resources);
+}
+
+void fields(auto& f, Is<AttendBackward> auto& a) {
+  f.required("grid", a.grid);
+  f.optional("first_token", a.first_token);
+  f.required("q", a.q);
+  f.required("grad", a.grad);
+  f.required("attended", a.attended);
+  f.required("lse", a.lse);
+  f.optional("first_key", a.first_key);
+  f.required("keys", a.keys);
+  f.required("values", a.values);
+  f.required("q_grad", a.q_grad);
+  f.required("keys_grad", a.keys_grad);
+  f.required("values_grad", a.values_grad);
+  f.optional("gates", a.gates);
+  f.optional("notify", a.notify);
+  f.optional("resources", a.resources, AttendBackward{}.resources);
 }
 
 void fields(auto& f, Is<Await> auto& a) {

@@ -81,6 +81,17 @@ class Describer {
     return text + " -> " + placement(m.to) + lse(m.lse) + hooks(m.gates, m.notify) + workers(m.resources);
   }
 
+  std::string operator()(const AttendBackward& a) {
+    return fmt::format(
+               "attend-backward {}x{}{}: {}, {}, {}, {} (tokens {}:{}) over {}, {} (tokens {}:{}) -> "
+               "{}, {}, {}",
+               a.grid.rows, a.grid.cols, tiles(a.grid, {}, a.gates, a.notify), slice(a.q), slice(a.grad),
+               slice(a.attended), slice(a.lse), a.first_token, a.first_token + a.grid.rows, slice(a.keys),
+               slice(a.values), a.first_key, a.first_key + a.keys.rows, slice(a.q_grad), slice(a.keys_grad),
+               slice(a.values_grad)) +
+           hooks(a.gates, a.notify) + workers(a.resources);
+  }
+
   std::string operator()(const Await& a) {
     return fmt::format("await {} >= {}", counter(a.counter), a.target);
   }

@@ -90,6 +90,13 @@ Builder::Builder(const Problem& problem, const Machine& machine, const Params& p
     keys = user(Role::keys, kv_rows, problem.kv_cols());
     values = user(Role::values, kv_rows, problem.kv_cols());
   }
+  if (problem.traits().backward) {
+    grad = user(Role::grad, a_rows, problem.k);
+    attended = user(Role::attended, a_rows, problem.k);
+    lse = user(Role::lse, a_rows, problem.attention.heads);
+    keys_grad = user(Role::keys_grad, a_rows, problem.kv_cols());
+    values_grad = user(Role::values_grad, a_rows, problem.kv_cols());
+  }
   out = user(Role::out, out_rows, problem.out_cols());
   if (problem.norm.residual) sum = user(Role::sum, out_rows, problem.out_cols());
 }
@@ -107,7 +114,8 @@ Builder::Builder(const Workload& workload, const Machine& machine, const Params&
 }
 
 std::int32_t Builder::user(Role role, std::vector<std::int64_t> rows, std::int64_t cols) {
-  plan_.buffers.push_back({std::string(name(role)), role, plan_.dtype(), std::move(rows), cols, 1});
+  plan_.buffers.push_back(
+      {std::string(name(role)), role, dtype_of(plan_.work, role), std::move(rows), cols, 1});
   return static_cast<std::int32_t>(plan_.buffers.size()) - 1;
 }
 
@@ -310,6 +318,29 @@ Attend Builder::attend(std::int64_t first, const Slice& q, const Slice& k, const
   return attend;
 }
 
+AttendBackward Builder::attend_backward(int rank, const GlobalRun& queries, std::int64_t first_key,
+                                        const Slice& k, const Slice& v, const GradientParts& to) const {
+  const Attention& attention = problem().attention;
+  const auto own = [&](std::int32_t buffer) { return rows(buffer, rank, queries.local_row, queries.rows); };
+  AttendBackward step;
+  step.grid = make_grid(queries.rows, problem().k, static_cast<std::int32_t>(larger(queries.rows, 1)),
+                        static_cast<std::int32_t>(attention.heads / attention.kv_heads * attention.head_dim));
+  step.first_token = queries.global_row;
+  step.q = own(a);
+  step.grad = own(grad);
+  step.attended = own(attended);
+  step.lse = own(lse);
+  step.first_key = first_key;
+  step.keys = k;
+  step.values = v;
+  step.q_grad = to.q;
+  step.keys_grad = to.keys;
+  step.values_grad = to.values;
+  step.resources =
+      plan_.mechanism == Mechanism::sequential ? Resources{1, plan_.workers} : beside_communication();
+  return step;
+}
+
 Elementwise Builder::copy(const Slice& from, const Slice& to) const {
   Elementwise pass;
   pass.grid = row_blocks(from.rows, from.cols);
@@ -432,6 +463,7 @@ void finish_rows(Builder& build, int rank, std::int32_t from, std::int64_t rows)
 }
 
 Rounding rounding(const Problem& problem) {
+  if (problem.traits().backward && problem.world > 1) return {Summing::parts, problem.dtype};
   const bool sums = statements(problem).front().summing != Summing::none;
   return {sums ? Summing::library : Summing::none, problem.dtype};
 }

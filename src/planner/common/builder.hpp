@@ -40,6 +40,8 @@ class Builder {
   std::int32_t a = -1, out = -1;  ///< user buffers; -1 if there is none
   std::int32_t b = -1, bias = -1, residual = -1, norm_weight = -1, sum = -1, keys = -1, values = -1,
                down = -1, payload = -1;
+  /// attention-backward.
+  std::int32_t grad = -1, attended = -1, lse = -1, keys_grad = -1, values_grad = -1;
 
   /// Adds a lane to a rank, besides the two of all mechanisms. finish() drops lanes that stay empty.
   std::int32_t lane(int rank, LaneKind kind, std::string name);
@@ -97,6 +99,16 @@ class Builder {
   Attend attend(std::int64_t first, const Slice& q, const Slice& k, const Slice& v, const Slice& to) const;
   /// As above, for tokens [first, first + rows) of a rank that holds all of its heads.
   Attend attend(int rank, std::int64_t first, std::int64_t rows, const Slice& to) const;
+  /// Where an AttendBackward step stores its parts of gradients.
+  struct GradientParts {
+    Slice q;     ///< a row for each query
+    Slice keys;  ///< a row for each key
+    Slice values;
+  };
+  /// Backward of the attention of own queries to keys and values of the tokens from `first_key` on, a row
+  /// each, without hooks.
+  AttendBackward attend_backward(int rank, const GlobalRun& queries, std::int64_t first_key, const Slice& k,
+                                 const Slice& v, const GradientParts& to) const;
   /// A pass that copies a slice.
   Elementwise copy(const Slice& from, const Slice& to) const;
   /// The pass over a complete result: norm, and the epilogue if ranks were summed. `residual` and `sum` have

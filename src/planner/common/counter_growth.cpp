@@ -34,6 +34,7 @@ void add_growth(Plan& plan, const Step& step) {
   if (const auto* gemm = std::get_if<Gemm>(&step)) all_of(*gemm);
   if (const auto* attend = std::get_if<Attend>(&step)) all_of(*attend);
   if (const auto* merge = std::get_if<Merge>(&step)) all_of(*merge);
+  if (const auto* back = std::get_if<AttendBackward>(&step)) all_of(*back);
   if (const auto* pass = std::get_if<Elementwise>(&step))
     add_growth(plan, pass->grid, pass->notify, pass->first, last_item(*pass));
   if (const auto* notify = std::get_if<Notify>(&step)) {
@@ -82,6 +83,7 @@ void note_awaits(std::map<Count, std::uint32_t>& awaited, std::int32_t rank, con
   if (const auto* gemm = std::get_if<Gemm>(&step)) gates(*gemm, 0, gemm->grid.positions());
   if (const auto* attend = std::get_if<Attend>(&step)) gates(*attend, 0, attend->grid.positions());
   if (const auto* merge = std::get_if<Merge>(&step)) gates(*merge, 0, merge->grid.positions());
+  if (const auto* back = std::get_if<AttendBackward>(&step)) gates(*back, 0, back->grid.positions());
   if (const auto* pass = std::get_if<Elementwise>(&step)) gates(*pass, pass->first, last_item(*pass));
 }
 

@@ -35,7 +35,8 @@ using planner::Sums;
 /// whole wave.
 std::int32_t default_slices(const Problem& problem, const Machine& machine) {
   if (problem.op == Op::ulysses_attention) return planner::default_ulysses_slices(problem);
-  if (problem.op == Op::allgather_attention) return 1;  // own keys hide the first message
+  if (problem.op == Op::allgather_attention || problem.op == Op::attention_backward)
+    return 1;  // own keys hide the first message
   const std::int32_t wanted = problem.op == Op::gemm_allreduce ? 8 : std::max(8 / problem.world, 2);
   if (machine.workers == 1) return wanted;
   const double wave = static_cast<double>(machine.workers) * machine.tile_rows * machine.tile_cols;
@@ -151,6 +152,10 @@ Result<Plan> plan_ring(const Problem& problem, const Machine& host, const RingPa
   RingBuilder build(problem, machine, chosen);
   if (problem.op == Op::allgather_attention) {
     planner::attention_in_turns(build);
+    return std::move(build).finish({problem.world > 1 ? Summing::parts : Summing::none, problem.dtype});
+  }
+  if (problem.op == Op::attention_backward) {
+    planner::attention_backward_in_turns(build);
     return std::move(build).finish({problem.world > 1 ? Summing::parts : Summing::none, problem.dtype});
   }
   if (problem.op == Op::ulysses_attention) {

@@ -209,6 +209,8 @@ void ulysses_by_slices(RingBuilder& build);
 void ulysses_by_engines(RingBuilder& build);
 /// allgather+attention: keys and values of other ranks arrive while attention to those before is computed.
 void attention_in_turns(RingBuilder& build);
+/// attention-backward: the same, and parts of the gradients of keys and values go back to their owners.
+void attention_backward_in_turns(RingBuilder& build);
 /// ulysses-attention's default number of slices: as many groups of heads as K and V can be cut into, from 2
 /// to 8.
 std::int32_t default_ulysses_slices(const Problem& problem);

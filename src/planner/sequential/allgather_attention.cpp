@@ -34,9 +34,8 @@ void sort_tokens(Builder& build, int rank, const Gathered& at) {
 
 }  // namespace
 
-void gather_keys(Builder& build) {
+KeysOfAll all_gather_keys(Builder& build) {
   const Problem& p = build.problem();
-  if (p.world == 1) return build.step(0, compute_lane, build.attend(0, 0, p.m, build.all(build.out, 0)));
   const Gathered matrices[] = {gather(build, build.keys, "keys"), gather(build, build.values, "values")};
   const auto& [keys, values] = matrices;
   const std::int32_t padded = keys.sent != keys.user ? build.counter("padded", 1) : -1;
@@ -51,12 +50,20 @@ void gather_keys(Builder& build) {
       build.collective(r, CollectiveKind::allgather, build.all(at.sent, r), build.all(at.shards, r));
     hand_over(build, r, arrived, communicate_lane, compute_lane);
     for (const Gathered& at : matrices) sort_tokens(build, r, at);
+  }
+  return {keys.ordered, values.ordered};
+}
+
+void gather_keys(Builder& build) {
+  const Problem& p = build.problem();
+  if (p.world == 1) return build.step(0, compute_lane, build.attend(0, 0, p.m, build.all(build.out, 0)));
+  const KeysOfAll all = all_gather_keys(build);
+  for (int r = 0; r < p.world; ++r)
     for (const GlobalRun& run : p.a_runs(r))
       build.step(r, compute_lane,
                  build.attend(run.global_row, build.rows(build.a, r, run.local_row, run.rows),
-                              build.rows(keys.ordered, r, 0, p.m), build.rows(values.ordered, r, 0, p.m),
+                              build.rows(all.keys, r, 0, p.m), build.rows(all.values, r, 0, p.m),
                               build.rows(build.out, r, run.local_row, run.rows)));
-  }
 }
 
 }  // namespace shingle::planner

@@ -195,6 +195,9 @@ Result<Plan> plan_sequential(const Problem& problem, const Machine& host, const 
     case Op::allgather_attention:
       planner::gather_keys(build);
       break;
+    case Op::attention_backward:
+      planner::attend_backward_in_sequence(build);
+      break;
     case Op::allgather_gemm:
     case Op::gemm_allgather_gemm:
       sequential_allgather(build);

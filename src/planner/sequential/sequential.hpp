@@ -13,5 +13,17 @@ void call_library(Builder& build);
 void ulysses_in_sequence(Builder& build);
 /// allgather+attention: all-gathers of K and of V, attention.
 void gather_keys(Builder& build);
+/// attention-backward: all-gathers of K and of V, its backward, all-to-alls of the parts of their gradients
+/// and sums.
+void attend_backward_in_sequence(Builder& build);
+
+/// K and V of all ranks, a row for each token in their order: buffers.
+struct KeysOfAll {
+  std::int32_t keys;
+  std::int32_t values;
+};
+/// Appends the all-gathers of K and of V on all ranks; there are at least two. The steps that a compute lane
+/// gets next may read them.
+KeysOfAll all_gather_keys(Builder& build);
 
 }  // namespace shingle::planner

@@ -78,6 +78,11 @@ std::optional<CheckFailure> MemoryCheck::run() {
         for (std::int64_t item = s.first; item < s.last; ++item)
           if (!m->grid.phantom(m->grid.tile(item))) merge_tile(*m, s, index, item);
       }
+      if (const auto* b = std::get_if<AttendBackward>(&step)) {
+        spend_items(b->grid, s.last - s.first);
+        for (std::int64_t item = s.first; item < s.last; ++item)
+          if (!b->grid.phantom(b->grid.tile(item))) attend_backward_tile(*b, s, index, item);
+      }
       if (const auto* f = std::get_if<Fill>(&step))
         memory_.write(place(f->slice, s.epoch), index, 0, Content{});
       if (const auto* c = std::get_if<Copy>(&step)) copy(c->from, {index, 0}, c->to, {index, 0});

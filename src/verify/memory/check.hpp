@@ -103,6 +103,15 @@ class MemoryCheck {
   void store_attended(const Attend& step, const Segment& s, std::int32_t index, std::int64_t item,
                       std::int64_t col, std::uint64_t ranks);
   void merge_tile(const Merge& step, const Segment& s, std::int32_t index, std::int64_t item);
+  void attend_backward_tile(const AttendBackward& step, const Segment& s, std::int32_t index,
+                            std::int64_t item);
+  void store_gradient(const Slice& to, const Segment& s, std::int32_t index, std::int64_t item,
+                      const Content& content, const TokenRange& by);
+  Content summed_gradients(Content sum, const Content& c, const Segment& s, const Place& at,
+                           const Rect& cell);
+  /// A part of a gradient as memory of this type holds it.
+  ValueTable::Id stored_gradient(const Content& c, DType dtype);
+  void check_complete(const Place& at, const Rect& rect, const Content& found);
   TokenRange unread(std::int32_t index, std::int64_t col, const Seen& wanted);
   const std::vector<TileRows>& read_a(const Gemm& step, const Segment& s, std::int32_t index,
                                       const TileRect& rect, Content::Of wanted);
@@ -142,8 +151,10 @@ class MemoryCheck {
   std::vector<TileRows> a_tile_rows_;
   // Tiles of a head see the same keys and values, or more of them. Each token's are read once.
   std::int32_t seen_segment_ = -1;
-  std::map<std::int64_t, Seen> seen_;         // by column of K and V in the step
-  std::map<ValueTable::Id, KeySet> keys_of_;  // of partial attentions, by value as it is stored
+  std::map<std::int64_t, Seen> seen_;  // by column of K and V in the step
+  std::map<ValueTable::Id, KeySet>
+      keys_of_;  // of partial attentions and gradients of Q, by value as it is stored
+  std::map<ValueTable::Id, KeySet> queries_of_;  // of parts of the gradients of K and V, by value
 };
 
 }  // namespace shingle

@@ -69,6 +69,7 @@ void MemoryCheck::check_in_place(const Elementwise& step, const Segment& s, std:
 /// Sum of equal places of disjoint sets of ranks. `c` was found in `cell`.
 Content MemoryCheck::summed(Content sum, const Content& c, const Segment& s, const Place& at,
                             const Rect& cell) {
+  if (is_gradient(sum.of)) return summed_gradients(sum, c, s, at, cell);
   if (!addable(sum, c))
     fail_content(s, fmt::format("adds {} ({}) to {}", memory_.describe(at, cell), text_of(c), text_of(sum)));
   sum.ranks |= c.ranks;
@@ -115,7 +116,8 @@ void MemoryCheck::move_tile(const Elementwise& step, const Segment& s, std::int3
         c.done = check_epilogue(c, step.epilogue, s);
         c.value = values_.passed(c.value, c.done);
       }
-      c.value = values_.stored(c.value, dtype_of(step.to.slice));
+      c.value = is_gradient(c.of) ? stored_gradient(c, dtype_of(step.to.slice))
+                                  : values_.stored(c.value, dtype_of(step.to.slice));
       const std::int64_t row = piece.row + part.row - piece.tile_row, col = piece.col + part.col;
       c.row += part.row - row;
       c.col += part.col - col;

@@ -6,6 +6,17 @@
 
 namespace shingle {
 
+namespace {
+
+/// Content of an output of attention alone.
+Content::Of attention_result(const Problem& problem, Role role) {
+  if (role == Role::keys_grad) return Content::Of::keys_grad;
+  if (role == Role::values_grad) return Content::Of::values_grad;
+  return problem.traits().backward ? Content::Of::q_grad : Content::Of::attended;
+}
+
+}  // namespace
+
 void MemoryCheck::user(const Segment& s, std::int32_t index) {
   if (const Workload* workload = plan_.workload()) return workload_user(*workload, s, index);
   const Problem& p = plan_.problem();
@@ -15,6 +26,8 @@ void MemoryCheck::user(const Segment& s, std::int32_t index) {
     check_output(s, index, Role::out,
                  static_cast<std::uint8_t>(before_norm | (p.norm.enabled ? norm_done : 0)));
     check_output(s, index, Role::sum, before_norm);
+    check_output(s, index, Role::keys_grad, 0);
+    check_output(s, index, Role::values_grad, 0);
   }
   overwrite_all(s, index);
   for (const Buffer& buffer : plan_.buffers)
@@ -84,6 +97,15 @@ void MemoryCheck::provide_input(const Segment& s, Role role) {
             {role == Role::keys ? Content::Of::keys : Content::Of::values, 0, 0,
              run.global_row - run.local_row, 0, p.traits().shards_tokens() ? 0 : own});
       return;
+    case Role::grad:
+    case Role::attended:
+    case Role::lse:
+      for (const GlobalRun& run : p.a_runs(s.rank))
+        set({run.local_row, run.rows, 0, all.rect.cols}, {role == Role::grad  ? Content::Of::grad
+                                                          : role == Role::lse ? Content::Of::lse
+                                                                              : Content::Of::attended,
+                                                          0, 0, run.global_row - run.local_row});
+      return;
     default:
       set(all.rect, {Content::Of::norm_weight, 0, 0, 0, 0, whose});
       return;
@@ -101,7 +123,7 @@ void MemoryCheck::check_output(const Segment& s, std::int32_t index, Role role, 
         Content::Of::c, done, s.epoch - 1, run.global_row - run.local_row, 0, std::uint64_t{1} << s.rank};
     if (p.traits().reduces()) expected.ranks = everyone_;
     if (p.op == Op::allgather || p.traits().shards_tokens()) expected.ranks = 0;
-    if (p.traits().shards_tokens()) expected.of = Content::Of::attended;
+    if (p.traits().shards_tokens()) expected.of = attention_result(p, role);
     if (p.op == Op::gemm_alltoall || p.op == Op::alltoall) {
       while (p.routing->global_base(source + 1) <= run.global_row) ++source;
       expected.ranks = std::uint64_t{1} << source;
@@ -114,7 +136,10 @@ void MemoryCheck::check_output(const Segment& s, std::int32_t index, Role role, 
 
 void MemoryCheck::expect(const Place& at, std::int32_t index, const Content& expected) {
   memory_.read(at, index, 0, [&](const Rect& rect, const Content& found) {
-    if (same_elements(found, expected)) return results_.note(at, rect, found);
+    if (same_elements(found, expected)) {
+      if (is_gradient(found.of)) check_complete(at, rect, found);
+      return results_.note(at, rect, found);
+    }
     const auto text = [&](const Content& c) {
       return c.of == Content::Of::nothing
                  ? std::string("nothing")

@@ -19,7 +19,11 @@ std::string text_of(const Content& c) {
                                           "log-sum-exp",
                                           "down",
                                           "the first product",
-                                          "payload"};
+                                          "payload",
+                                          "gradient of the attention",
+                                          "part of the gradient of Q",
+                                          "part of the gradient of K",
+                                          "part of the gradient of V"};
   if (c.of == Content::Of::nothing) return "nothing";
   std::string text = names[static_cast<int>(c.of)];
   if (c.ranks != 0) {

@@ -23,7 +23,11 @@ struct Content {
     lse,      ///< its log-sum-exp: a column for each head
     down,
     hidden,
-    payload
+    payload,
+    grad,        ///< of the result of an attention
+    q_grad,      ///< part of the gradient of Q by some keys
+    keys_grad,   ///< part of the gradient of K by some queries
+    values_grad  ///< part of the gradient of V by some queries
   };
   Of of = Of::nothing;
   std::uint8_t done = 0;  ///< c, hidden: bits of `Done`
@@ -41,6 +45,11 @@ struct Content {
 enum Done : std::uint8_t { epilogue_done = 1, residual_done = 2, norm_done = 4 };
 
 std::string text_of(const Content& c);
+
+/// True for parts of the gradients of Q, K and V.
+inline bool is_gradient(Content::Of of) {
+  return of >= Content::Of::q_grad;
+}
 
 /// True if two contents are the same elements, even if they were computed in different ways.
 inline bool same_elements(const Content& a, Content b) {

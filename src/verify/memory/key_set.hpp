@@ -1,4 +1,4 @@
-// A set of keys, as ranges of tokens.
+// A set of keys or queries, as ranges of tokens.
 #pragma once
 
 #include <algorithm>

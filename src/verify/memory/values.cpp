@@ -101,6 +101,17 @@ bool ValueTable::is_merge(Id value) const {
   return value == 0;
 }
 
+/// True if the value sums parts that were rounded, and sums of such, rounded or not.
+bool ValueTable::is_sum_of_parts(Id value) const {
+  const auto is_term = [&](Id term) {
+    const Node& node = at(term);
+    return is_part(term, -1, dtype_) || is_sum_of_parts(term) ||
+           (node.kind == Kind::rounded && node.dtype == dtype_ && is_sum_of_parts(node.a));
+  };
+  const Node& node = at(value);
+  return node.kind == Kind::sum && is_term(node.a) && is_term(node.b);
+}
+
 bool ValueTable::is_summed(Id value, const Rounding& statement, int owner) const {
   if (world_ == 1 && is_leaf(value, 0)) return true;
   switch (statement.summing) {
@@ -110,7 +121,7 @@ bool ValueTable::is_summed(Id value, const Rounding& statement, int owner) const
                             // of all ranks
       return is_library(value) || is_leaf(value, -1);
     case Summing::parts:
-      return is_leaf(value, -1) || is_merge(value);
+      return is_leaf(value, -1) || is_merge(value) || is_sum_of_parts(value);
     case Summing::rank_order:
       return is_fold(value, 0, statement.staged, false);
     case Summing::ring:

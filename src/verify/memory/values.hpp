@@ -72,6 +72,7 @@ class ValueTable {
   bool is_fold(Id value, int first, DType staged, bool rounded) const;
   bool is_library(Id value) const;
   bool is_merge(Id value) const;
+  bool is_sum_of_parts(Id value) const;
   bool is_summed(Id value, const Rounding& statement, int owner) const;
   void write(Id value, std::string& text) const;
 

@@ -66,6 +66,67 @@ void StepCheck::operator()(const Attend& a) const {
   resources(a.resources);
 }
 
+/// Requires each query to see one of the keys, and each key to be seen by one of the queries.
+void StepCheck::see_each_other(const AttendBackward& a) const {
+  const Problem& p = plan_.problem();
+  require(a.first_token >= 0 && a.first_token <= p.m - a.grid.rows, {"first_token"},
+          "{} queries from token {} on, but there are {}", a.grid.rows, a.first_token, p.m);
+  require(a.first_key >= 0 && a.first_key <= p.m - a.keys.rows, {"first_key"},
+          "{} keys from token {} on, but there are {}", a.keys.rows, a.first_key, p.m);
+  const TokenRange keys{a.first_key, a.first_key + a.keys.rows},
+      queries{a.first_token, a.first_token + a.grid.rows};
+  // The queries that see some of the keys are consecutive, and so are the keys that they see.
+  require(common(queries, p.seeing(keys)) == queries, {"keys"},
+          "some of the queries {} to {} see none of the keys of tokens {} to {}", queries.first, queries.end,
+          keys.first, keys.end);
+  require(common(keys, p.seen_by(queries.first, a.grid.rows)) == keys, {"keys"},
+          "some of the keys {} to {} are seen by none of the queries {} to {}", keys.first, keys.end,
+          queries.first, queries.end);
+}
+
+void StepCheck::operator()(const AttendBackward& a) const {
+  attention(a.grid);
+  const Problem& p = plan_.problem();
+  require(p.traits().backward, {"grid"}, "the problem has no backward");
+  const std::int64_t sharing = p.attention.heads / p.attention.kv_heads, dim = p.attention.head_dim;
+  require(a.grid.tile_cols == sharing * dim && a.grid.cols % a.grid.tile_cols == 0 && a.grid.tiles_m() <= 1,
+          {"grid"}, "{}x{} in tiles of {}x{}, but an item is all queries of {} heads of {}", a.grid.rows,
+          a.grid.cols, a.grid.tile_rows, a.grid.tile_cols, sharing, dim);
+  const auto matrix = [&](std::string_view name, const Slice& slice, std::int64_t rows, std::int64_t cols) {
+    own({name}, slice);
+    require(slice.rows == rows && slice.cols == cols, {name}, "{}x{}, not {}x{}", slice.rows, slice.cols,
+            rows, cols);
+  };
+  const auto same_type = [&](std::string_view name, const Slice& slice) {
+    require(buffer(slice).dtype == buffer(a.q).dtype, {name}, "{}, but q is {}",
+            shingle::name(buffer(slice).dtype), shingle::name(buffer(a.q).dtype));
+  };
+  for (const auto& [name, slice] :
+       {std::pair{"q", a.q}, std::pair{"grad", a.grad}, std::pair{"attended", a.attended}}) {
+    matrix(name, slice, a.grid.rows, a.grid.cols);
+    same_type(name, slice);
+  }
+  lse({"lse"}, a.lse, a.grid.rows, a.grid.cols);
+  for (const auto& [name, slice] : {std::pair{"keys", a.keys}, std::pair{"values", a.values}}) {
+    matrix(name, slice, a.keys.rows, a.grid.cols / sharing);
+    same_type(name, slice);
+  }
+  const std::pair<std::string_view, const Slice*> stored[] = {
+      {"q_grad", &a.q_grad}, {"keys_grad", &a.keys_grad}, {"values_grad", &a.values_grad}};
+  matrix("q_grad", a.q_grad, a.grid.rows, a.grid.cols);
+  matrix("keys_grad", a.keys_grad, a.keys.rows, a.grid.cols / sharing);
+  matrix("values_grad", a.values_grad, a.keys.rows, a.grid.cols / sharing);
+  for (const auto& [name, slice] : stored) {
+    store({name}, *slice);
+    for (const Slice* other :
+         {&a.q, &a.grad, &a.attended, &a.lse, &a.keys, &a.values, &a.q_grad, &a.keys_grad, &a.values_grad})
+      require(other == slice || !overlap(*slice, *other), {name}, "overlaps another matrix of the step");
+  }
+  see_each_other(a);
+  hooks(a.gates, a.notify, a.grid);
+  resources(a.resources);
+}
+
 void StepCheck::operator()(const Merge& m) const {
   attention(m.grid);
   // A place that a part is read from and the result is stored to: each element at its own place.

@@ -40,6 +40,7 @@ class StepCheck {
   void operator()(const Elementwise& e) const;
   void operator()(const Attend& a) const;
   void operator()(const Merge& m) const;
+  void operator()(const AttendBackward& a) const;
   void operator()(const Collective& c) const;
   void operator()(const Exchange& e) const;
 
@@ -106,6 +107,7 @@ class StepCheck {
              const TileGrid& g) const;
   void flags(const Elementwise& e) const;
   void attention(const TileGrid& g) const;
+  void see_each_other(const AttendBackward& a) const;
   void lse(const Field& field, const Slice& s, std::int64_t rows, std::int64_t cols) const;
   void resources(const Resources& r) const;
   const Communicator& communicator(std::int32_t i) const;

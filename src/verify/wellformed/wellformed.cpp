@@ -74,7 +74,11 @@ Shape user_shape(const Problem& p, Role role, int rank) {
       return {1, p.out_cols()};
     case Role::keys:
     case Role::values:
+    case Role::keys_grad:
+    case Role::values_grad:
       return {p.kv_rows(rank), p.kv_cols()};
+    case Role::lse:
+      return {rows_of_shard(p, rank), p.attention.heads};
     default:
       return {p.traits().shards_out() ? rows_of_shard(p, rank) : p.out_rows(rank), p.out_cols()};
   }
@@ -96,6 +100,12 @@ bool is_asked_for(const Problem& p, Role role) {
     case Role::keys:
     case Role::values:
       return p.traits().attends;
+    case Role::grad:
+    case Role::attended:
+    case Role::lse:
+    case Role::keys_grad:
+    case Role::values_grad:
+      return p.traits().backward;
     case Role::down:
       return p.traits().chains();
     case Role::payload:
@@ -137,8 +147,8 @@ void check_buffers(const Plan& plan, const auto& work) {
     check_name(b.name, fmt::format("buffers[{}].name", i));
     const std::string where = fmt::format("buffer '{}'", b.name);
     check_size(plan, b, total, where);
-    require(b.dtype == work.dtype || (b.role == Role::internal && b.dtype == DType::f32), where,
-            "is {}, but the {} {}", name(b.dtype), kind, name(work.dtype));
+    require(b.dtype == dtype_of(plan.work, b.role) || (b.role == Role::internal && b.dtype == DType::f32),
+            where, "is {}, but the {} {}", name(b.dtype), kind, name(dtype_of(plan.work, b.role)));
     if (b.flagged)
       for (std::size_t r = 0; r < b.rows.size(); ++r) {
         const std::int64_t copy = b.bytes(static_cast<int>(r)) / b.depth;
@@ -158,7 +168,8 @@ void check_buffers(const Plan& plan, const auto& work) {
     }
   }
   for (const Role role : {Role::a, Role::b, Role::bias, Role::residual, Role::norm_weight, Role::keys,
-                          Role::values, Role::down, Role::payload, Role::out, Role::sum})
+                          Role::values, Role::down, Role::payload, Role::grad, Role::attended, Role::lse,
+                          Role::out, Role::sum, Role::keys_grad, Role::values_grad})
     require(!is_asked_for(work, role) || find_buffer(plan, role) >= 0, "buffers", "none is the user's {}",
             name(role));
 }

@@ -96,7 +96,8 @@ double gemm_us(const Problem& p) {
   const auto m = static_cast<double>(p.m);
   double flops = 0;
   if (p.traits().attends)
-    flops += 4 * m * m * static_cast<double>(p.traits().shards_tokens() ? p.k / p.world : p.k);
+    flops += (p.traits().backward ? 10 : 4) * m * m *
+             static_cast<double>(p.traits().shards_tokens() ? p.k / p.world : p.k);
   if (p.traits().multiplies()) flops += 2 * m * static_cast<double>(p.b_cols()) * static_cast<double>(p.k);
   if (p.traits().chains()) flops += 2 * m * static_cast<double>(p.n) * static_cast<double>(p.inner);
   return flops / flops_per_us;
@@ -104,7 +105,7 @@ double gemm_us(const Problem& p) {
 
 /// Max. bytes over a rank's link, both directions: a routing may send all rows to one rank.
 double most_bytes(const Problem& p) {
-  const double ways = p.op == Op::mlp ? 2 : 1;  // an mlp gathers and scatters
+  const double ways = p.op == Op::mlp || p.traits().backward ? 2 : 1;  // gather and scatter
   const auto rows = static_cast<double>(p.global_rows());
   const auto cols = static_cast<double>(std::max({p.n, p.k, p.gathered_cols()}));
   return 2 * ways * rows * cols * static_cast<double>(size_bytes(p.dtype));

@@ -50,7 +50,8 @@ double user_matrix_bytes(const Problem& problem, const ProcessLaunch& launch) {
     double bytes = 0;
     for (const Role role : roles_of(problem)) {
       const shingle::Shape shape = shape_of(problem, role, rank);
-      bytes += matrix_bytes(static_cast<double>(shape.rows), static_cast<double>(shape.cols), problem.dtype);
+      bytes += matrix_bytes(static_cast<double>(shape.rows), static_cast<double>(shape.cols),
+                            dtype_of(problem, role));
     }
     return bytes;
   });
