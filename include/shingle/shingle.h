@@ -173,7 +173,7 @@ typedef enum shingle_row_order {
   /// Ranks hold blocks of `row_block` rows in turn. Of gemm+reducescatter and allgather+gemm.
   SHINGLE_ROWS_BLOCK_CYCLIC = 1,
   /// Rows are cut into C = 2 · ranks chunks of ceil(m / C). Rank r holds chunks r and C - 1 - r, in this
-  /// order. Of allgather+attention.
+  /// order. Of allgather+attention and attention-backward.
   SHINGLE_ROWS_ZIGZAG = 2,
 } shingle_row_order;
 
@@ -182,7 +182,7 @@ typedef struct shingle_operator {
   size_t struct_size;
   /// "gemm", "gemm+allreduce", "gemm+reducescatter", "allgather+gemm", "gemm+alltoall", "alltoall+gemm",
   /// "mlp", "gemm+allgather+gemm", "attention+reducescatter", "ulysses-attention", "allgather+attention",
-  /// "allgather", "reducescatter", "allreduce" or "alltoall".
+  /// "attention-backward", "allgather", "reducescatter", "allreduce" or "alltoall".
   const char* op;
   int64_t m;               ///< the largest m of a call; all-to-alls: rows of the rank that sends most
   int64_t n;               ///< columns of op(B)
@@ -232,6 +232,11 @@ typedef enum shingle_role {
   SHINGLE_DOWN = 7,         ///< mlp, gemm+allgather+gemm: inner×n, or n×inner with transpose_b
   SHINGLE_OUT = 8,          ///< rows_out×n, or rows_out×n/2 if swiglu is applied to the result
   SHINGLE_SUM = 9,          ///< as SHINGLE_OUT: the result plus residual, before the norm
+  SHINGLE_GRAD = 10,        ///< attention-backward: as SHINGLE_A, the gradient of the attention's result
+  SHINGLE_ATTENDED = 11,    ///< attention-backward: as SHINGLE_A, the attention's result
+  SHINGLE_LSE = 12,  ///< attention-backward: rows_a×heads of SHINGLE_F32, its log-sum-exp of scaled scores
+  SHINGLE_KEYS_GRAD = 13,    ///< attention-backward: as SHINGLE_KEYS; SHINGLE_OUT is the gradient of A
+  SHINGLE_VALUES_GRAD = 14,  ///< attention-backward: as SHINGLE_KEYS
 } shingle_role;
 
 /// A matrix of a rank, in memory that the rank's device can access. Inputs are only read.

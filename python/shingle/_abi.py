@@ -28,6 +28,7 @@ STATUS_ERRORS = {
 DTYPES = {"f32": 0, "bf16": 1, "f16": 2}
 ROLES = {
     "a": 0, "b": 1, "bias": 2, "residual": 3, "norm_weight": 4, "keys": 5, "values": 6, "down": 7, "out": 8, "sum": 9,
+    "grad": 10, "attended": 11, "lse": 12, "keys_grad": 13, "values_grad": 14,
 }  # fmt: skip
 
 Allgather = ctypes.CFUNCTYPE(ctypes.c_int, c_void_p, c_void_p, c_void_p, c_size_t)

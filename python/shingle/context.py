@@ -200,7 +200,8 @@ class Operator:
     def prepare(self, matrices, streams=0):
         """Returns a Call for matrices [(rank, role), …], and for that many streams (0, or the number of local ranks).
 
-        role: "a", "b", "bias", "residual", "norm_weight", "keys", "values", "down", "out" or "sum".
+        role: "a", "b", "bias", "residual", "norm_weight", "keys", "values", "down", "out" or "sum";
+        of attention-backward also "grad", "attended", "lse", "keys_grad" and "values_grad".
         """
         return Call(self, matrices, streams)
 
@@ -233,7 +234,8 @@ class Call:
         largest, self._context, self.number = op.largest, op.context, op.number
         self.matrices = (_abi.Matrix * len(matrices))()
         for at, (rank, role) in zip(self.matrices, matrices):
-            at.struct_size, at.dtype = ctypes.sizeof(_abi.Matrix), largest.dtype
+            at.struct_size = ctypes.sizeof(_abi.Matrix)
+            at.dtype = _abi.DTYPES["f32"] if role == "lse" else largest.dtype
             at.rank, at.role, at.cols = rank, _abi.ROLES[role], columns(largest, role, op.context.world.size)
         # Calls write into the structs as words: setting fields costs twice as much.
         self._words = memoryview(self.matrices).cast("B").cast("q")
@@ -298,7 +300,9 @@ def columns(largest, role, ranks):
         return largest.inner if largest.transpose_b else largest.n
     if role == "a" and largest.transpose_a:
         raise _abi.errors.Unsupported("transpose_a: the columns of A are the m of a call; not supported from Python")
-    if role in ("keys", "values"):
+    if role == "lse":
+        return largest.heads
+    if role in ("keys", "values", "keys_grad", "values_grad"):
         return largest.kv_heads * largest.head_dim // (ranks if largest.op == b"attention+reducescatter" else 1)
     return {"a": largest.k, "bias": b_cols}.get(role, out)
 

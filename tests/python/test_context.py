@@ -98,11 +98,7 @@ def test_ring_attention_takes_any_number_of_tokens(context, mechanism, zigzag):
     call = op.prepare([(rank, role) for rank in (0, 1) for role in ("a", "keys", "values", "out")])
     for m in (40, 7, 1):
         q, k, v = (np.random.randn(m, count, dim).astype(np.float32) for count in (heads, kv_heads, kv_heads))
-        tokens, chunk = np.arange(m), (m + 3) // 4
-        shards = tokens[: (m + 1) // 2], tokens[(m + 1) // 2 :]
-        if zigzag:
-            at = np.minimum(tokens // chunk, 3)
-            shards = [np.concatenate((tokens[at == rank], tokens[at == 3 - rank])) for rank in (0, 1)]
+        shards = shards_of(m, zigzag)
         own = [[np.ascontiguousarray(x[at].reshape(-1, x[0].size)) for x in (q, k, v)] for at in shards]
         out = [np.full((len(rows[0]), heads * dim), np.nan, np.float32) for rows in own]
         call(m, [dense(matrix) for rows, result in zip(own, out) for matrix in (*rows, result)])
@@ -110,6 +106,63 @@ def test_ring_attention_takes_any_number_of_tokens(context, mechanism, zigzag):
         wanted = attention(q, k, v).reshape(m, -1)
         for rows, result in zip(shards, out):
             np.testing.assert_allclose(result, wanted[rows], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("mechanism", [None, "sequential", "ring slices=2", "ring engines=1"])
+@pytest.mark.parametrize("zigzag", [False, True])
+def test_backward_of_ring_attention(context, mechanism, zigzag):
+    heads, kv_heads, dim = 6, 3, 4
+    op = context.declare(
+        "attention-backward", m=40, n=heads * dim, k=heads * dim, heads=heads, kv_heads=kv_heads, head_dim=dim,
+        causal=1, row_order=2 if zigzag else 0, mechanism=mechanism,
+    )  # fmt: skip
+    inputs = "a", "keys", "values", "grad", "attended", "lse"
+    outputs = "out", "keys_grad", "values_grad"
+    call = op.prepare([(rank, role) for rank in (0, 1) for role in (*inputs, *outputs)])
+    for m in (40, 7, 1):
+        q, k, v, grad = (np.random.randn(m, count, dim) for count in (heads, kv_heads, kv_heads, heads))
+        out, lse, gradients = attention_gradients(q, k, v, grad)
+        shards = shards_of(m, zigzag)
+        given = [[shard(x, at) for x in (q, k, v, grad, out, lse)] for at in shards]
+        found = [[np.full_like(rows[i], np.nan) for i in range(3)] for rows in given]
+        call(m, [dense(matrix) for rows, result in zip(given, found) for matrix in (*rows, *result)])
+        context.synchronize()
+        for at, result in zip(shards, found):
+            for got, wanted in zip(result, gradients):
+                np.testing.assert_allclose(got, shard(wanted, at), rtol=1e-4, atol=1e-5)
+
+
+def attention_gradients(q, k, v, grad):
+    """The result of causal attention, its log-sum-exp, and the gradients of Q, K and V, step by step."""
+    sharing = q.shape[1] // k.shape[1]
+    keys, values = (np.repeat(x, sharing, axis=1) for x in (k, v))
+    scale = 1 / np.sqrt(q.shape[2])
+    scores = np.einsum("ihd,jhd->hij", q, keys) * scale
+    scores[:, np.triu_indices(len(q), 1)[0], np.triu_indices(len(q), 1)[1]] = -np.inf
+    lse = np.log(np.exp(scores).sum(axis=2))
+    weights = np.exp(scores - lse[:, :, None])
+    out = np.einsum("hij,jhd->ihd", weights, values)
+    of_weights = np.einsum("ihd,jhd->hij", grad, values)
+    of_scores = weights * (of_weights - (weights * of_weights).sum(axis=2, keepdims=True)) * scale
+
+    def group(x):
+        return x.reshape(len(x), k.shape[1], sharing, -1).sum(axis=2)
+
+    of_keys, of_values = np.einsum("hij,ihd->jhd", of_scores, q), np.einsum("hij,ihd->jhd", weights, grad)
+    return out, lse.T, (np.einsum("hij,jhd->ihd", of_scores, keys), group(of_keys), group(of_values))
+
+
+def shards_of(m, zigzag):
+    """The tokens of two ranks."""
+    tokens, chunk = np.arange(m), (m + 3) // 4
+    at = np.minimum(tokens // chunk, 3)
+    if zigzag:
+        return [np.concatenate((tokens[at == rank], tokens[at == 3 - rank])) for rank in (0, 1)]
+    return [tokens[: (m + 1) // 2], tokens[(m + 1) // 2 :]]
+
+
+def shard(x, tokens):
+    return np.ascontiguousarray(x[tokens].reshape(len(tokens), x[0].size), dtype=np.float32)
 
 
 @pytest.mark.parametrize("mechanism", ["sequential", "ring row-parallel", "fused"])

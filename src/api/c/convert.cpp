@@ -64,11 +64,13 @@ DType to_dtype(std::int32_t value, const std::string& field) {
 }
 
 Role to_role(std::int32_t value, const std::string& field) {
-  static constexpr Role roles[] = {Role::a,    Role::b,      Role::bias, Role::residual, Role::norm_weight,
-                                   Role::keys, Role::values, Role::down, Role::out,      Role::sum};
+  static constexpr Role roles[] = {Role::a,           Role::b,         Role::bias,       Role::residual,
+                                   Role::norm_weight, Role::keys,      Role::values,     Role::down,
+                                   Role::out,         Role::sum,       Role::grad,       Role::attended,
+                                   Role::lse,         Role::keys_grad, Role::values_grad};
   if (value < 0 || static_cast<std::size_t>(value) >= std::size(roles))
-    throw InvalidArgument(
-        fmt::format("{} = {} is outside [0 (SHINGLE_A), {} (SHINGLE_SUM)]", field, value, int{SHINGLE_SUM}));
+    throw InvalidArgument(fmt::format("{} = {} is outside [0 (SHINGLE_A), {} (SHINGLE_VALUES_GRAD)]", field,
+                                      value, int{SHINGLE_VALUES_GRAD}));
   return roles[value];
 }
 
