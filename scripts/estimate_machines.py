@@ -124,15 +124,18 @@ MACHINES = {
         "signal_note": "with the engine's phases; the paper's sync phase holds what its host thread waits for",
         "workers_note": "compute units",
         "link_note": "seven links of 64 GB/s a direction, one to each other GPU (DMA collectives 2.4)",
-        "curves_note": "ranks use only the links between them",
-        "origin": {"link": "paper", "topology": "paper", "engine": "fitted", "signal_us": "fitted"},
+        "traffics": {"allgather": (1, 1.13, 0.28), "alltoall": (1, 1.31, 0.41)},
+        "curves_note": "ranks use only the links between them; latency and peak of all-gathers and all-to-alls are"
+        " fitted to RCCL's times beside parallel copies, below and above 32 MB (DMA collectives 5.3)",
+        "origin": {"link": "paper", "topology": "paper", "engine": "fitted", "signal_us": "fitted",
+                   "curves": "fitted"},
     },
 }  # fmt: skip
 
 
 def collective(machine, traffic, ranks, workers):
     """Returns a curve. `workers` 0: NCCL's choice."""
-    wire, of_peak, of_latency = TRAFFICS[traffic]
+    wire, of_peak, of_latency = machine.get("traffics", TRAFFICS).get(traffic, TRAFFICS[traffic])
     # The lower of the wire's and the channels' rates, with a smooth transition as measured on h200x8.
     peak = machine["peaks"][ranks] * of_peak
     if workers:

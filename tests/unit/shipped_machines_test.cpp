@@ -82,7 +82,7 @@ TEST(ShippedMachines, ComputeNoFasterThanOnPaper) {
 
 TEST(ShippedMachines, CarryMoreWithMoreBytesAndNoMoreThanTheirLinks) {
   for (const Machine& m : machines()) {
-    constexpr double latency_us = 5;
+    constexpr double latency_us = 4;
     for (const Traffic traffic : traffics)
       for (int ranks = 2; ranks <= m.ranks; ranks *= 2) {
         SCOPED_TRACE(testing::Message() << m.name << " " << name(traffic) << " " << ranks);
