@@ -62,13 +62,12 @@ MACHINES = {
     },
     "a800x8": A100
     | {
-        "ranks": 8, "memory_gbps": 1935.0, "link": (26.0, 6.0), "pair": (200.0, 3.0),
-        "peaks": {2: 160, 4: 20, 8: 18}, "latency": 30, "channel": 26, "taken": 16,
-        "channel_gbps": 6.0, "slowdown": 0.03,
-        "link_note": "PCIe 4.0 x16 is 31.5 GB/s a direction, of which peers reach 26 (assumed)",
-        "pair_note": "pairs of GPUs have NVLink (FlashOverlap 6.1.1); 400 GB/s for both directions",
-        "curves_note": "two ranks are a pair on NVLink, more go over PCIe",
-        "origin": {"topology": "paper", "link": "assumed"},
+        "ranks": 8, "memory_gbps": 2039.0, "link": (200.0, 3.0), "peaks": {2: 150, 4: 155, 8: 160},
+        "latency": 20, "channel": 22, "taken": 16, "channel_gbps": 29.0, "slowdown": 0.07,
+        "link_note": "NVLink 3 of the A800: 400 GB/s for both directions, between any two GPUs (FlashOverlap 6.1.1);"
+        " 6.4 confirms it: with four, less K gains more, so the all-reduce takes no longer than the GEMM",
+        "curves_note": "the peaks are h800x8's, whose links are as fast",
+        "origin": {"link": "paper"},
     },
     "a100x8-pcie": A100
     | {
@@ -112,7 +111,7 @@ MACHINES = {
     "mi300x8": {
         "workers": 304, "ranks": 8, "tflops": 1307.4, "sustained": 0.5, "memory_gbps": 5300.0,
         "link": (448.0, 3.0), "peaks": {2: 48, 4: 144, 8: 330}, "latency": 16, "channel": 13, "taken": 32,
-        "tile": (256, 256), "tiles": [(256, 256), (128, 256), (128, 128)], "launch_us": 5.0, "signal_us": 5.0,
+        "tile": (256, 256), "tiles": [(256, 256), (128, 256), (128, 128)], "launch_us": 5.0, "signal_us": 0.01,
         "mesh": (64.0, 1.0), "engine_gbps": 105.0,
         "phases": {"control_us": 0.042, "schedule_us": 0.49, "copy_us": 2.21, "sync_us": 2.41, "fetch_us": 1.96,
                    "queued_us": 0.14, "poll_us": 5.02, "broadcast_us": 0.91},
@@ -122,17 +121,21 @@ MACHINES = {
         "pair_note": "each GPU has a link of 64 GB/s a direction to each other (DMA collectives 2.4); the latency is"
         " assumed",
         "memory_share": 0.2, "channel_gbps": 31.0, "half_chunk": 65536.0, "slowdown": 0.07,
+        "signal_note": "with the engine's phases; the paper's sync phase holds what its host thread waits for",
         "workers_note": "compute units",
         "link_note": "seven links of 64 GB/s a direction, one to each other GPU (DMA collectives 2.4)",
-        "curves_note": "ranks use only the links between them",
-        "origin": {"link": "paper", "topology": "paper", "engine": "fitted"},
+        "traffics": {"allgather": (1, 1.13, 0.28), "alltoall": (1, 1.31, 0.41)},
+        "curves_note": "ranks use only the links between them; latency and peak of all-gathers and all-to-alls are"
+        " fitted to RCCL's times beside parallel copies, below and above 32 MB (DMA collectives 5.3)",
+        "origin": {"link": "paper", "topology": "paper", "engine": "fitted", "signal_us": "fitted",
+                   "curves": "fitted"},
     },
 }  # fmt: skip
 
 
 def collective(machine, traffic, ranks, workers):
     """Returns a curve. `workers` 0: NCCL's choice."""
-    wire, of_peak, of_latency = TRAFFICS[traffic]
+    wire, of_peak, of_latency = machine.get("traffics", TRAFFICS).get(traffic, TRAFFICS[traffic])
     # The lower of the wire's and the channels' rates, with a smooth transition as measured on h200x8.
     peak = machine["peaks"][ranks] * of_peak
     if workers:
@@ -172,7 +175,7 @@ def notes(machine):
         "peer_memory": ("datasheet", machine.get("peer_note", "peers read and write each other's memory")),
         "memory_gbps": ("datasheet", "rate on paper"),
         "launch_us": ("assumed", "a launch by the host"),
-        "signal_us": ("assumed", "a kernel that spins; 3.6 us measured on h200x8"),
+        "signal_us": ("assumed", machine.get("signal_note", "a kernel that spins; 3.6 us measured on h200x8")),
         "pass_gbps": ("assumed", "as measured on h200x8"),
         "topology": ("datasheet", machine.get("pair_note", "")),
         "contention": ("assumed", machine.get("contention_note", "all of it, in the order of what h200x8 showed")),
@@ -206,7 +209,6 @@ def topology(machine):
 
 
 def profile(name, machine):
-    most = max(machine["peaks"])
     figures = {
         "workers": machine["workers"],
         "ranks": machine["ranks"],
@@ -227,7 +229,7 @@ def profile(name, machine):
         "curves": [collective(machine, traffic, ranks, workers)
                    for traffic in TRAFFICS
                    for ranks in machine["peaks"]
-                   for workers in ([*machine.get("channels", [4, 8, 16]), 0] if ranks == most else [0])],
+                   for workers in [*machine.get("channels", [4, 8, 16]), 0]],
     }  # fmt: skip
     figures = {key: value for key, value in figures.items() if value is not None}
     said = notes(machine)

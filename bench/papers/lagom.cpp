@@ -1,12 +1,9 @@
-// Lagom (co-tuning), §3.2 and §4.3: its cost model, Eq. 1-6, on an A40 with 84 SMs.
+// Lagom (co-tuning), §3.2 and §4.3: its cost model, Eq. 1 to 6, on an A40 with 84 SMs.
 //
-// The paper gives the configurations of Pattern 1 (Phi-2 under FSDP on eight A40 with NVLink) and what they
-// gain, but neither its times nor V. Assumed here: a layer's all-gather and forward pass by the model's
-// sizes, and how fast a channel is; fitted: V, on AutoCCL's 0.87. What is predicted is the order, and Lagom's
-// gain.
-#include <algorithm>
-
-#include "comparison.hpp"
+// Input: Lagom's configurations of Pattern 1 (Phi-2 under FSDP on eight A40 with NVLink). The paper has
+// neither times nor V. Assumed: a layer's all-gather and forward pass by the model's sizes, and how fast a
+// channel is. Fitted: V, to AutoCCL's 0.87. Predicted: Lagom's gain, and Figure 3 by Eq. 5 alone.
+#include "figures.hpp"
 #include "shingle/machine/machine.hpp"
 
 using namespace shingle;
@@ -46,32 +43,34 @@ double overlap_us(const Config& at, const Contention& contention) {
   return std::max(x, y);
 }
 
-}  // namespace
+constexpr Config nccl{8, 2 << 20}, autoccl{61, 2 << 20}, lagom{2, 684 << 10};
 
-int main() {
-  papers::Comparison sm("Lagom Fig. 3: FFN beside an all-reduce of 32 MB, 84 SMs, SM term alone");
-  // 16 and 32 channels: as many waves more as there are fewer SMs.
-  sm.near("computation with 32 channels over 16, %", 30.2, 100 * ((sms - 16) / (sms - 32) - 1), 0.05, "%");
-
-  const Config nccl{8, 2 << 20}, autoccl{61, 2 << 20}, lagom{2, 684 << 10};
+/// V, by bisection: with it AutoCCL's configuration is as much slower than NCCL's as the paper measured.
+Contention fitted_contention(double autoccl_speed) {
   Contention contention;
   contention.chunk_bytes = 256 << 10;
-  // V by bisection: AutoCCL's configuration is as much slower than NCCL's as the paper measured.
   double low = 0, high = memory_gbps / nccl.channels;
   for (int i = 0; i < 60; ++i) {
     contention.channel_gbps = (low + high) / 2;
     const double ratio = overlap_us(nccl, contention) / overlap_us(autoccl, contention);
-    (ratio < 0.87 ? low : high) = contention.channel_gbps;
+    (ratio < autoccl_speed ? low : high) = contention.channel_gbps;
   }
+  return contention;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  papers::Figures figures("Lagom's cost model, on an A40", argc, argv);
+  figures.at("Fig. 3", "Eq. 5, 84 SMs");
+  // As many waves more as there are fewer SMs.
+  figures.near("FFN beside an all-reduce, 32 channels over 16", 30.2, 100 * ((sms - 16) / (sms - 32) - 1),
+               "%");
+  const Contention contention = fitted_contention(0.87);
   const double base = overlap_us(nccl, contention);
-  papers::Comparison table("\nLagom §4.3, Pattern 1: speed over NCCL's default (8 channels, 2 MB)");
-  table.note("assumed: computation and all-gather of a layer, ms", "-",
-             fmt::format("{:.1f}, {:.1f}", compute_us / 1e3, communication_us(nccl) / 1e3));
-  table.note("fitted: memory traffic of a channel, GB/s", "-",
-             fmt::format("{:.1f}", contention.channel_gbps));
-  table.near("fitted: AutoCCL, 61 channels", 0.87, base / overlap_us(autoccl, contention), 0.02, "x");
-  const double gain = base / overlap_us(lagom, contention);
-  table.note("Lagom, 2 channels of 684 KB", "1.35x", fmt::format("{:.3f}x", gain));
-  table.holds("Lagom above default above AutoCCL", "yes", gain > 1 && base < overlap_us(autoccl, contention));
-  return sm.exit_code() + table.exit_code() > 0 ? 1 : 0;
+  figures.at("Fig. 8a, §4.3", "Eq. 1 to 6, fitted V");
+  figures.fitted("Pattern 1, AutoCCL's 61 channels over NCCL's 8", 0.87,
+                 base / overlap_us(autoccl, contention), "x");
+  figures.near("Pattern 1, Lagom's 2 channels of 684 KB", 1.35, base / overlap_us(lagom, contention), "x");
+  return figures.finish();
 }

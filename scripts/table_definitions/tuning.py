@@ -51,23 +51,6 @@ def nccl_tuner_cost(record):
     ]
 
 
-@table("co-tuning-gains", "predicted/lagom_models")
-def co_tuning_gains(record):
-    """Speed over NCCL's default: minimum and maximum over the models."""
-    rows = []
-    for parallelism, gpus in dict.fromkeys((row["parallelism"], row["gpus"]) for row in record.rows):
-        case = {"parallelism": parallelism, "gpus": gpus}
-        cells = [pick(record, **case)[0]["paper"].rstrip("x").replace("-", "–")]
-        for profile, contention in (("a40x8-nvlink", "shipped"), ("a40x8-nvlink", "paper"), ("a40x8-pcie", "shipped")):
-            gains = [
-                float(row["over_nccl"]) for row in pick(record, machine_profile=profile, contention=contention, **case)
-            ]
-            cells.append("–".join(dict.fromkeys(f"{gain:.2f}" for gain in (min(gains), max(gains)))))
-        rows.append([f"{parallelism.upper()}, {gpus} GPUs", *cells])
-    slowed = "the same, where NCCL's default slows products by 35%"
-    return ["", "paper", "a40x8-nvlink as it ships", slowed, "a40x8-pcie"], rows
-
-
 @table("tuning-search", "xeon-2core/search")
 def tuning_search(record):
     every = [us(row, "exhaustive_us") for row in record.rows]

@@ -196,6 +196,7 @@ class Simulation {
   void sent(Index transfer);
   void transfer_over(Index transfer);
   double book(std::span<const Index> ranks, double us);
+  void require_one_node(Index from, Index to) const;
   std::vector<Channel> route(Index from, Index to, double& latency_us);
   std::pair<Index, Index> planned(Index from, Index to) const;
 

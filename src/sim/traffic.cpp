@@ -1,8 +1,11 @@
 // Communication: messages, and the commands of copy engines.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <utility>
 
+#include "shingle/base/error.hpp"
 #include "simulation.hpp"
 
 namespace shingle::sim {
@@ -150,6 +153,16 @@ bool Simulation::command(LaneState& lane, const Step& step) {
   return engine || !blocked(lane);
 }
 
+/// Throws InvalidArgument if a rank accesses the memory of a rank in another node.
+void Simulation::require_one_node(Index from, Index to) const {
+  const int per_node = machine_.topology.ranks_per_node;
+  if (per_node == 0 || from / per_node == to / per_node) return;
+  throw InvalidArgument(fmt::format(
+      "ranks {} and {} are in different nodes of {}, so neither can access the other's memory; use "
+      "a plan that sends messages or calls collectives",
+      from, to, machine_.name));
+}
+
 /// Channels from a planned rank to any other. Adds the time of the first byte to `latency_us`. A rank or node
 /// that is not planned uses the channels of its representative.
 std::vector<Channel> Simulation::route(Index from, Index to, double& latency_us) {
@@ -176,6 +189,7 @@ std::vector<Channel> Simulation::route(Index from, Index to, double& latency_us)
 
 void Simulation::transfer(const Transfer& what, double bytes, Index from, Index to, Index engine_lane,
                           Channel bound) {
+  if (what.of != Transfer::Of::message) require_one_node(from, to);
   Index id;
   if (idle_transfers_.empty()) {
     id = static_cast<Index>(transfers_.size());

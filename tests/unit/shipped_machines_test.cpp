@@ -82,7 +82,7 @@ TEST(ShippedMachines, ComputeNoFasterThanOnPaper) {
 
 TEST(ShippedMachines, CarryMoreWithMoreBytesAndNoMoreThanTheirLinks) {
   for (const Machine& m : machines()) {
-    constexpr double latency_us = 5;
+    constexpr double latency_us = 4;
     for (const Traffic traffic : traffics)
       for (int ranks = 2; ranks <= m.ranks; ranks *= 2) {
         SCOPED_TRACE(testing::Message() << m.name << " " << name(traffic) << " " << ranks);
@@ -101,10 +101,24 @@ TEST(ShippedMachines, CarryMoreWithMoreBytesAndNoMoreThanTheirLinks) {
 TEST(ShippedMachines, AreFasterWithMoreChannels) {
   for (const Machine& m : machines())
     for (const Traffic traffic : traffics)
-      for (int workers = 1; workers < 32; workers *= 2)
-        EXPECT_GE(collective_us(m, traffic, m.ranks, workers, 64 * MiB) + 1e-9,
-                  collective_us(m, traffic, m.ranks, 2 * workers, 64 * MiB))
-            << m.name << " " << name(traffic) << " " << workers;
+      for (int ranks = 2; ranks <= m.ranks; ranks *= 2)
+        for (int workers = 1; workers < 32; workers *= 2)
+          EXPECT_GE(collective_us(m, traffic, ranks, workers, 64 * MiB) * 1.03,  // h200x8 varies, as measured
+                    collective_us(m, traffic, ranks, 2 * workers, 64 * MiB))
+              << m.name << " " << name(traffic) << " " << ranks << " " << workers;
+}
+
+// A tuner that takes a number of channels must not be answered by the curve of another number of ranks.
+TEST(ShippedMachines, HaveCurvesForEachWorldWithAndWithoutChannels) {
+  for (const Machine& m : machines())
+    for (const Traffic traffic : traffics)
+      for (int ranks = 2; ranks <= m.ranks; ranks *= 2) {
+        int chosen = 0, given = 0;
+        for (const Curve& curve : m.curves)
+          if (curve.traffic == traffic && curve.ranks == ranks) ++(curve.workers > 0 ? given : chosen);
+        EXPECT_EQ(chosen, 1) << m.name << " " << name(traffic) << " " << ranks;
+        EXPECT_GE(given, 3) << m.name << " " << name(traffic) << " " << ranks;
+      }
 }
 
 TEST(ShippedMachines, KeepMemoryForTheirComputation) {
@@ -122,10 +136,13 @@ TEST(ShippedMachines, The4090sLoseTheirBandwidthOnATile) {
               0.01);
 }
 
-// FlashOverlap §6.1.1: NVLink between pairs only.
-TEST(ShippedMachines, TheA800sAreFastInPairs) {
+// FlashOverlap §6.1.1 and §6.4: NVLink between any two, so that four share no slower link than two.
+TEST(ShippedMachines, TheA800sAreFastBetweenAny) {
   const Machine m = shipped("a800x8");
-  EXPECT_GT(bus_gbps(m, Traffic::allreduce, 2, 64 * MiB), 5 * bus_gbps(m, Traffic::allreduce, 4, 64 * MiB));
+  for (const int ranks : {4, 8})
+    EXPECT_NEAR(
+        bus_gbps(m, Traffic::allreduce, ranks, 64 * MiB) / bus_gbps(m, Traffic::allreduce, 2, 64 * MiB), 1,
+        0.1);
 }
 
 // DMA collectives §3.3: beside the copy, 60% of the time of a small transfer and below 20% above 1 MB.

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "planner/common/builder.hpp"
+#include "planner/common/reach.hpp"
 #include "transfer_time.hpp"
 
 namespace shingle::planner {
@@ -22,9 +23,8 @@ std::optional<Reason> unserved_by_engines(const Problem& p, const Machine& machi
   if (p.op == Op::mlp) return Reason{"an mlp has two collectives: use ring or fused"};
   if (p.traits().is_collective() && p.norm.enabled)
     return Reason{"copy engines do not normalise: use low-latency or sequential"};
-  if (!machine.peer_memory && p.world > 1)
-    return Reason{
-        "copy engines write to other ranks' memory, which is not accessible here: use another mechanism"};
+  if (auto reason = planner::out_of_reach(p.world, machine, "copy engines write to", "use another mechanism"))
+    return *reason;
   if (p.row_order == RowOrder::block_cyclic)
     return Reason{"copy-engine plans contiguous rows only, not block-cyclic ones: use signal"};
   if (params.engines < 0 || params.engines > max_world)

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "planner/common/reach.hpp"
 #include "planner/common/symmetry.hpp"
 #include "shingle/machine/machine.hpp"
 
@@ -29,10 +30,9 @@ namespace {
 std::optional<Reason> unserved_by_fused(const Problem& p, const Machine& machine, const FusedParams& params) {
   if (auto reason = planner::nothing_to_overlap(p)) return *reason;
   if (p.traits().shards_tokens()) return Reason{fmt::format("fused does not plan {}: use ring", name(p.op))};
-  if (!machine.peer_memory && p.world > 1)
-    return Reason{
-        "fused stores to other ranks' memory, which is not accessible here: use sequential, chunked, ring or "
-        "signal"};
+  if (auto reason = planner::out_of_reach(p.world, machine, "fused stores to",
+                                          "use sequential, chunked, ring or signal"))
+    return *reason;
   if (p.op == Op::gemm_allgather_gemm)
     return Reason{
         "fused gathers inputs only, but this operator gathers a product: use chunked or copy-engine"};

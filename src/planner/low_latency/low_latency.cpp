@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "delivery.hpp"
+#include "planner/common/reach.hpp"
 #include "shingle/base/units.hpp"
 
 namespace shingle {
@@ -242,9 +243,8 @@ Result<Plan> plan_low_latency(const Problem& problem, const Machine& machine,
   if (params.hops == 2 && !reduces_everywhere(problem))
     return Reason{fmt::format("{} takes one hop", name(problem.op))};
   if (params.symmetric) return Reason{"each rank is planned by itself: leave symmetric off"};
-  if (!machine.peer_memory)
-    return Reason{
-        "low-latency stores to other ranks' memory, which is not accessible here: use another mechanism"};
+  if (auto reason = out_of_reach(problem.world, machine, "low-latency stores to", "use another mechanism"))
+    return *reason;
   LowLatencyParams chosen;
   chosen.hops = chosen_hops(problem, machine, params.hops);
   if (const std::int64_t bytes = flagged_bytes(problem, chosen.hops); bytes > most_flagged_bytes)

@@ -1,12 +1,13 @@
 // The params of `ring`.
 #include "planner/common/param_table.hpp"
+#include "planner/common/reach.hpp"
 
 namespace shingle {
 namespace planner {
 
 /// Messages, or engines, which take no workers. The choice changes the best workers and slices too.
 static std::vector<RingParams> engines_to_try(const Tuning<RingParams>& tuning) {
-  if (!tuning.machine.peer_memory) return {};
+  if (!reach_each_other(tuning.problem.world, tuning.machine)) return {};
   RingParams other = tuning.at;
   other.engines = other.engines == 0 ? 1 : 0;
   other.comm_workers = tuning.fixed.comm_workers, other.slices = tuning.fixed.slices;

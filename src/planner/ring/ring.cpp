@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "planner/common/reach.hpp"
 #include "planner/common/symmetry.hpp"
 #include "planner/common/ulysses.hpp"
 #include "ring.hpp"
@@ -113,10 +114,9 @@ Machine with_engines(Machine machine, const RingParams& params) {
 std::optional<Reason> no_engines(const Problem& problem, const Machine& machine, const RingParams& params) {
   if (params.engines == 0 || problem.world == 1) return std::nullopt;
   if (params.engines < 0) return Reason{fmt::format("engines = {} must not be negative", params.engines)};
-  if (!machine.peer_memory)
-    return Reason{
-        "engines copy into other ranks' memory, which ranks do not reach here: without --engines they "
-        "send messages"};
+  if (auto reason = planner::out_of_reach(problem.world, machine, "engines copy into",
+                                          "without --engines ranks send messages"))
+    return *reason;
   return planner::needs_all_ranks(problem, params.symmetric, "an engine");
 }
 
