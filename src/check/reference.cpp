@@ -78,6 +78,7 @@ struct Factors {
   const double* held;
   Role weight;
   std::int64_t k, n;
+  int number;  ///< which of the weights that the matrix stacks
 
   std::int64_t rows() const {
     std::int64_t count = 0;
@@ -107,8 +108,10 @@ double add_product(const Inputs& inputs, const Factors& f, std::vector<double>& 
     for (std::int64_t col = 0; col < f.n; col += block) {
       const std::int64_t cols = smaller(block, f.n - col);
       b.resize(static_cast<std::size_t>(ks * cols));
-      inputs.read(f.term, f.weight, p.transpose_b ? Area{col, cols, k, ks} : Area{k, ks, col, cols},
-                  b.data());
+      inputs.read(
+          f.term, f.weight,
+          p.transpose_b ? Area{f.number * f.n + col, cols, k, ks} : Area{f.number * f.k + k, ks, col, cols},
+          b.data());
       b_squares += squares(b);
       done = 0;
       for (const ARows& s : f.sources) {
@@ -161,9 +164,10 @@ void apply(Activation activation, const double* x, const std::vector<double>& bi
 }
 
 /// The first of two products after its activation, rows × inner.
-std::vector<double> first_product(const Inputs& inputs, const std::vector<ARows>& sources, int term) {
+std::vector<double> first_product(const Inputs& inputs, const std::vector<ARows>& sources, int term,
+                                  int weight) {
   const Problem& p = inputs.problem();
-  const Factors factors{term, sources, nullptr, Role::b, p.k, p.b_cols()};
+  const Factors factors{term, sources, nullptr, Role::b, p.k, p.b_cols(), weight};
   const std::int64_t rows = factors.rows();
   std::vector<double> x(static_cast<std::size_t>(rows * p.b_cols()));
   add_product(inputs, factors, x);
@@ -177,18 +181,90 @@ std::vector<double> first_product(const Inputs& inputs, const std::vector<ARows>
   return hidden;
 }
 
+/// Adds the product, or the two, of rows with the weights of one term. Returns the mean square with random
+/// signs.
+double add_products(const Inputs& inputs, const std::vector<ARows>& sources, int term, int weight,
+                    std::vector<double>& x) {
+  const Problem& p = inputs.problem();
+  if (!p.traits().chains())
+    return add_product(inputs, {term, sources, nullptr, Role::b, p.k, p.n, weight}, x);
+  const std::vector<double> hidden = first_product(inputs, sources, term, weight);
+  const std::int64_t rows = std::ssize(hidden) / p.inner;
+  return add_product(inputs, {term, {{term, 0, rows}}, hidden.data(), Role::down, p.inner, p.n, weight}, x);
+}
+
 /// Adds the product of one term of the sum. Returns the mean square with random signs.
 double add_term(const Inputs& inputs, const Panel& panel, int term, std::vector<double>& x) {
   const Problem& p = inputs.problem();
   const std::vector<ARows> sources = sources_of(p, panel, term);
-  if (p.traits().chains()) {
-    const std::vector<double> hidden = first_product(inputs, sources, term);
-    return add_product(inputs, {term, {{term, 0, panel.rows}}, hidden.data(), Role::down, p.inner, p.n}, x);
+  if (!p.traits().attends) return add_products(inputs, sources, term, panel.weight, x);
+  const std::vector<double> attended = attend(inputs, term, sources.front().row, panel.rows);
+  return add_product(inputs, {term, sources, attended.data(), Role::b, p.k, p.n, 0}, x);
+}
+
+/// Tokens [row, row + rows) of a rank's received rows, as rows of the ranks that own them.
+std::vector<ARows> tokens_of(const Problem& p, std::span<const Routing::Row> rows) {
+  std::vector<ARows> found;
+  for (const auto& [source, row] : rows) {
+    const std::int64_t token = row % p.a_rows(source);
+    if (!found.empty() && found.back().owner == source && found.back().row + found.back().rows == token)
+      ++found.back().rows;
+    else
+      found.push_back({source, token, 1});
   }
-  const std::vector<double> attended =
-      p.traits().attends ? attend(inputs, term, sources.front().row, panel.rows) : std::vector<double>{};
-  return add_product(inputs,
-                     {term, sources, p.traits().attends ? attended.data() : nullptr, Role::b, p.k, p.n}, x);
+  return found;
+}
+
+/// Adds the weighed products of a panel's tokens, which `source` owns. Returns their mean square.
+double add_choices(const Inputs& inputs, const Panel& panel, int source, std::vector<double>& x) {
+  const Problem& p = inputs.problem();
+  const Routing& routing = *p.routing;
+  const GlobalRun own = p.out_runs(source).front();
+  double mean_square = 0;
+  for (int expert = 0; expert < routing.experts(); ++expert) {
+    const int holder = routing.rank_of(expert);
+    std::vector<ARows> rows;
+    std::vector<std::pair<std::int64_t, std::int64_t>> of;  // token in the panel, choice
+    for (std::int64_t choice = 0; choice < p.experts.topk; ++choice)
+      for (std::int64_t i = 0; i < panel.rows; ++i) {
+        const std::int64_t routed = choice * own.rows + panel.row - own.global_row + i;
+        if (routing.dest(source, routed) != expert) continue;
+        of.emplace_back(i, choice);
+        const std::int64_t by_expert =
+            routing.receive_base(expert, source) + routing.count_before(source, expert, routed);
+        const bool token = p.traits().before.has_value();
+        rows.push_back(token ? ARows{source, panel.row - own.global_row + i, 1}
+                             : ARows{holder, by_expert, 1});
+      }
+    if (rows.empty()) continue;
+    std::vector<double> products(rows.size() * static_cast<std::size_t>(p.n));
+    const double square = add_products(inputs, rows, holder, expert % routing.experts_per_rank(), products);
+    for (std::size_t row = 0; row < of.size(); ++row) {
+      const auto [token, choice] = of[row];
+      double weight = 0;
+      inputs.read(source, Role::topk_weights, {panel.row - own.global_row + token, 1, choice, 1}, &weight);
+      cblas_daxpy(static_cast<int>(p.n), weight, products.data() + row * static_cast<std::size_t>(p.n), 1,
+                  x.data() + token * p.n, 1);
+      mean_square += weight * weight * square / static_cast<double>(panel.rows);
+    }
+  }
+  return mean_square;
+}
+
+/// Adds the panels of a rank's experts.
+void cut_experts(const Problem& p, int rank, std::int64_t most_rows, std::vector<Panel>& panels) {
+  const Routing& routing = *p.routing;
+  const std::int64_t base = p.out_runs(rank).front().global_row;
+  const std::vector<Routing::Row> received = routing.received_rows(rank);
+  for (int weight = 0; weight < routing.experts_per_rank(); ++weight) {
+    const int expert = rank * routing.experts_per_rank() + weight;
+    const std::int64_t end = routing.receive_base(expert, p.world);
+    for (std::int64_t row = routing.receive_base(expert, 0); row < end; row += most_rows) {
+      const std::int64_t rows = smaller(most_rows, end - row);
+      const std::span<const Routing::Row> of(received.data() + row, static_cast<std::size_t>(rows));
+      panels.push_back({base + row, rows, {rank}, tokens_of(p, of), weight, {rank}});
+    }
+  }
 }
 
 }  // namespace
@@ -198,7 +274,7 @@ std::vector<Panel> make_panels(const Problem& problem, std::span<const int> rank
   const auto cut = [&](std::int64_t row, std::int64_t rows, const std::vector<int>& terms,
                        std::span<const int> readers) {
     for (const std::int64_t end = row + rows; row < end; row += most_rows) {
-      Panel panel{row, smaller(most_rows, end - row), terms, {}, {}};
+      Panel panel{row, smaller(most_rows, end - row), terms, {}, 0, {}};
       if (problem.traits().gathers()) panel.gathered = owners(problem, panel.row, panel.rows);
       for (const int rank : readers)
         if (holds(problem, rank, panel)) panel.readers.push_back(rank);
@@ -209,6 +285,13 @@ std::vector<Panel> make_panels(const Problem& problem, std::span<const int> rank
     std::vector<int> all(static_cast<std::size_t>(problem.world));
     for (int rank = 0; rank < problem.world; ++rank) all[static_cast<std::size_t>(rank)] = rank;
     cut(0, problem.m, all, ranks);
+  } else if (problem.traits().grouped && problem.traits().after) {
+    for (const int& rank : ranks) {
+      const GlobalRun tokens = problem.out_runs(rank).front();
+      cut(tokens.global_row, tokens.rows, {rank}, {&rank, 1});
+    }
+  } else if (problem.op == Op::alltoall_grouped_gemm) {
+    for (const int& rank : ranks) cut_experts(problem, rank, most_rows, panels);
   } else if (problem.op == Op::gemm_alltoall || problem.op == Op::alltoall) {
     for (int source = 0; source < problem.world; ++source)
       cut(problem.routing->global_base(source), problem.routing->rows(source), {source}, ranks);
@@ -226,7 +309,9 @@ Product multiply(const Inputs& inputs, const Panel& panel) {
   product.x.resize(static_cast<std::size_t>(panel.rows * inputs.problem().n));
   double mean_square = 0;
   const Problem& p = inputs.problem();
-  const auto add = p.traits().multiplies()      ? add_term
+  const bool combines = p.traits().grouped && p.traits().after;
+  const auto add = combines                     ? add_choices
+                   : p.traits().multiplies()    ? add_term
                    : p.traits().is_collective() ? add_rows
                                                 : take_attention;
   for (const int term : panel.terms) mean_square += add(inputs, panel, term, product.x);

@@ -23,6 +23,7 @@ struct Panel {
   std::int64_t rows = 0;
   std::vector<int> terms;
   std::vector<ARows> gathered;
+  int weight = 0;            ///< which of the weights that B stacks
   std::vector<int> readers;  ///< ranks with outputs that hold some of these rows
 };
 

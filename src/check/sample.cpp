@@ -233,7 +233,7 @@ struct RowSample::State {
 };
 
 bool RowSample::serves(const Problem& problem) {
-  return problem.traits().products == 1 || problem.traits().attends;
+  return (problem.traits().products == 1 && !problem.traits().grouped) || problem.traits().attends;
 }
 
 RowSample::RowSample(const Inputs& inputs, std::span<const int> ranks, std::uint64_t seed)

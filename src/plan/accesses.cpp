@@ -19,6 +19,7 @@ struct Collect {
   void operator()(const Elementwise& step) {
     for (const Placement& from : step.from) place(from);
     place(step.to);
+    if (step.factors.buffer >= 0) slices({step.factors});
     if (step.epilogue.bias) slices({step.bias});
     if (step.norm.enabled) slices({step.norm_weight});
     if (step.norm.residual) slices({step.residual.slice, step.sum.slice});

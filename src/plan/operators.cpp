@@ -11,13 +11,24 @@ namespace {
 
 using enum CollectiveKind;
 
-constexpr std::array<OperatorTraits, 16> rows{{
+constexpr std::array<OperatorTraits, 19> rows{{
     {.op = Op::gemm, .name = "gemm", .products = 1},
     {.op = Op::gemm_allreduce, .name = "gemm+allreduce", .after = allreduce, .products = 1},
     {.op = Op::gemm_reducescatter, .name = "gemm+reducescatter", .after = reducescatter, .products = 1},
     {.op = Op::allgather_gemm, .name = "allgather+gemm", .before = allgather, .products = 1},
     {.op = Op::gemm_alltoall, .name = "gemm+alltoall", .after = alltoall, .products = 1},
     {.op = Op::alltoall_gemm, .name = "alltoall+gemm", .before = alltoall, .products = 1},
+    {.op = Op::alltoall_grouped_gemm,
+     .name = "alltoall+grouped-gemm",
+     .before = alltoall,
+     .products = 1,
+     .grouped = true},
+    {.op = Op::grouped_gemm_alltoall,
+     .name = "grouped-gemm+alltoall",
+     .after = alltoall,
+     .products = 1,
+     .grouped = true},
+    {.op = Op::moe, .name = "moe", .before = alltoall, .after = alltoall, .products = 2, .grouped = true},
     {.op = Op::attention_reducescatter,
      .name = "attention+reducescatter",
      .after = reducescatter,

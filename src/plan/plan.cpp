@@ -14,8 +14,9 @@ namespace shingle {
 
 std::string_view name(Role role) {
   static constexpr std::string_view names[] = {
-      "a",    "b",        "bias", "residual", "norm_weight", "keys",      "values",      "down",    "payload",
-      "grad", "attended", "lse",  "out",      "sum",         "keys_grad", "values_grad", "internal"};
+      "a",      "b",    "bias",         "residual",  "norm_weight", "keys",
+      "values", "down", "topk_weights", "payload",   "grad",        "attended",
+      "lse",    "out",  "sum",          "keys_grad", "values_grad", "internal"};
   return names[static_cast<std::size_t>(role)];
 }
 
@@ -42,7 +43,9 @@ constexpr Names<Mechanism, mechanism_count> mechanisms{{{Mechanism::sequential, 
 /// True if every row lies on a rank of its own: the owner or the destination.
 bool spreads_by_row(const Placement& at) {
   const auto* const routed = std::get_if<placement::Routed>(&at.form);
-  return std::holds_alternative<placement::Owners>(at.form) || (routed != nullptr && routed->dest < 0);
+  return std::holds_alternative<placement::Owners>(at.form) ||
+         std::holds_alternative<placement::Returned>(at.form) ||
+         (routed != nullptr && routed->dest < 0 && !routed->one_rank);
 }
 
 }  // namespace

@@ -64,6 +64,28 @@ void validate_collective(const Problem& p) {
     throw InvalidArgument(fmt::format("{} takes no norm: allreduce does", name(p.op)));
 }
 
+/// Requires experts and routing to match, and refuses options that a grouped product does not have.
+void validate_experts(const Problem& p) {
+  const Experts& e = p.experts;
+  if (e.count < 1 || e.count % p.world != 0)
+    throw InvalidArgument(
+        fmt::format("{} experts do not divide among {} rank{}", e.count, p.world, p.world == 1 ? "" : "s"));
+  if (e.topk < 1 || e.topk > e.count)
+    throw InvalidArgument(
+        fmt::format("topk = {} is outside [1, {}], the number of experts", e.topk, e.count));
+  if (p.routing->experts() != e.count)
+    throw InvalidArgument(
+        fmt::format("the routing has {} experts, the operator {}", p.routing->experts(), e.count));
+  for (int rank = 0; rank < p.world; ++rank)
+    if (p.routing->rows(rank) % e.topk != 0)
+      throw InvalidArgument(fmt::format("rank {} routes {} rows, which is no multiple of topk = {}", rank,
+                                        p.routing->rows(rank), e.topk));
+  if (p.transpose_a || p.epilogue.bias || p.norm.enabled)
+    throw InvalidArgument(fmt::format("{} takes no transposed A, bias or norm", name(p.op)));
+  if (p.traits().after && p.result_epilogue().any())
+    throw InvalidArgument(fmt::format("{} takes no activation: it sums products", name(p.op)));
+}
+
 /// Requires the two weights to match, and refuses options that a chain of products does not have.
 void validate_chain(const Problem& p) {
   require_extent("inner", p.inner, 1);
@@ -98,11 +120,17 @@ void Problem::validate() const {
   if (routing) {
     if (routing->world() != world)
       throw InvalidArgument(fmt::format("the routing has {} ranks, the world {}", routing->world(), world));
+    if (!traits().grouped && routing->experts() != world)
+      throw InvalidArgument(fmt::format("{} sends rows to ranks, but the routing has experts", name(op)));
+    if (traits().grouped) validate_experts(*this);
     std::int64_t most = 0;
-    for (int r = 0; r < world; ++r) most = larger(most, routing->rows(r));
+    for (int r = 0; r < world; ++r) most = larger(most, routing->rows(r) / choices());
     if (most != m)
-      throw InvalidArgument(fmt::format("m = {}, but the routing's largest rank has {} rows", m, most));
+      throw InvalidArgument(fmt::format("m = {}, but the routing's largest rank has {} {}", m, most,
+                                        traits().grouped ? "tokens" : "rows"));
   }
+  if (!traits().grouped && experts != Experts{})
+    throw InvalidArgument(fmt::format("{} has no experts", name(op)));
   if (traits().is_collective()) validate_collective(*this);
   if (traits().attends) {
     validate_attention(*this);
@@ -132,7 +160,8 @@ void Problem::validate() const {
 }
 
 std::int64_t Problem::a_rows(int rank) const {
-  if (traits().routes()) return routing->rows(rank);
+  if (traits().grouped && !traits().before) return routing->received(rank);
+  if (traits().routes()) return routing->rows(rank) / choices();
   if (!traits().shards_a()) return m;
   std::int64_t rows = 0;
   for (const GlobalRun& run : shard_runs(rank)) rows += run.rows;
@@ -140,6 +169,7 @@ std::int64_t Problem::a_rows(int rank) const {
 }
 
 std::int64_t Problem::out_rows(int rank) const {
+  if (traits().grouped && traits().after) return routing->rows(rank) / choices();
   if (traits().routes()) return routing->received(rank);
   if (!traits().shards_out()) return m;
   std::int64_t rows = 0;
@@ -148,7 +178,18 @@ std::int64_t Problem::out_rows(int rank) const {
 }
 
 std::int64_t Problem::global_rows() const {
-  return traits().routes() ? routing->global_base(world) : m;
+  if (!traits().routes()) return m;
+  return routing->global_base(world) / (traits().after ? choices() : 1);
+}
+
+GlobalRun Problem::token_run(int rank) const {
+  return {0, routing->global_base(rank) / choices(), routing->rows(rank) / choices()};
+}
+
+GlobalRun Problem::expert_run(int rank) const {
+  GlobalRun run{0, 0, routing->received(rank)};
+  for (int before = 0; before < rank; ++before) run.global_row += routing->received(before);
+  return run;
 }
 
 TokenRange Problem::sequence_of(std::int64_t token) const {
@@ -205,7 +246,8 @@ std::vector<GlobalRun> Problem::shard_runs(int rank) const {
 
 std::vector<GlobalRun> Problem::a_runs(int rank) const {
   if (traits().shards_a()) return shard_runs(rank);
-  if (traits().routes()) return {{0, routing->global_base(rank), routing->rows(rank)}};
+  if (traits().grouped && !traits().before) return {expert_run(rank)};
+  if (traits().routes()) return {token_run(rank)};
   return {{0, 0, m}};
 }
 
@@ -216,6 +258,7 @@ std::vector<GlobalRun> Problem::query_runs(int rank) const {
 std::vector<GlobalRun> Problem::out_runs(int rank) const {
   if (traits().shards_out()) return shard_runs(rank);
   if (!traits().routes()) return {{0, 0, m}};
+  if (traits().grouped) return {traits().after ? token_run(rank) : expert_run(rank)};
   std::vector<GlobalRun> runs;
   std::int64_t local = 0;
   for (int s = 0; s < world; ++s) {
@@ -238,7 +281,7 @@ bool Problem::operator==(const Problem& o) const {
   return op == o.op && world == o.world && m == o.m && n == o.n && k == o.k && inner == o.inner &&
          dtype == o.dtype && transpose_a == o.transpose_a && transpose_b == o.transpose_b &&
          epilogue == o.epilogue && norm == o.norm && row_order == o.row_order && row_block == o.row_block &&
-         attention == o.attention && same_routing;
+         attention == o.attention && experts == o.experts && same_routing;
 }
 
 std::string describe(const Problem& p) {
@@ -253,6 +296,7 @@ std::string describe(const Problem& p) {
     if (a.causal) text += ", causal";
     if (!a.lengths.empty()) text += fmt::format(", {} sequences", a.lengths.size());
   }
+  if (p.traits().grouped) text += fmt::format(", {} of {} experts", p.experts.topk, p.experts.count);
   if (p.transpose_a) text += ", A transposed";
   if (p.transpose_b) text += ", B transposed";
   if (p.epilogue.bias) text += ", bias";

@@ -69,6 +69,12 @@ std::string result_of(const Problem& p, const Rounding& rounding) {
     case Summing::none:
       return of_one_rank(p);
     case Summing::parts:
+      if (p.traits().grouped)
+        return products(p.dtype) +
+               fmt::format(
+                   "; a token's products are multiplied by their weights and summed in fp32, in the "
+                   "order of its choices, and rounded once to {}",
+                   type);
       if (p.traits().backward)
         return fmt::format(
             "parts of the gradients are computed in fp32 and rounded to {0}; they are summed in fp32 in the "
@@ -106,8 +112,9 @@ void add_summing(std::vector<Rounding>& all, Summing summing, DType staged) {
 }
 
 void add_statements(const Problem& problem, std::vector<Rounding>& all) {
-  if (!problem.traits().reduces()) add_summing(all, Summing::none, problem.dtype);
-  if (problem.op == Op::allgather_attention || problem.traits().backward)
+  const bool combines = problem.traits().grouped && problem.traits().after;
+  if (!problem.traits().reduces() && !combines) add_summing(all, Summing::none, problem.dtype);
+  if (problem.op == Op::allgather_attention || problem.traits().backward || combines)
     add_summing(all, Summing::parts, problem.dtype);
   if (!problem.traits().reduces()) return;
   add_summing(all, Summing::rank_order, problem.dtype);

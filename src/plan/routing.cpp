@@ -7,18 +7,32 @@
 namespace shingle {
 
 Routing::Routing(std::vector<std::vector<std::int32_t>> dest)
-    : dest_(std::move(dest)), prefix_(dest_.size()), bases_{0} {
-  const std::size_t world = dest_.size();
-  for (std::size_t s = 0; s < world; ++s) {
+    : Routing(std::move(dest), Destinations(0, "rank")) {}
+
+Routing Routing::to_experts(std::vector<std::vector<std::int32_t>> dest, int experts) {
+  if (experts < 1 || dest.empty() || static_cast<std::size_t>(experts) % dest.size() != 0)
+    throw InvalidArgument(
+        fmt::format("routing: {} experts do not divide among {} ranks", experts, dest.size()));
+  return {std::move(dest), Destinations(experts, "expert")};
+}
+
+Routing::Routing(std::vector<std::vector<std::int32_t>> dest, const Destinations& all)
+    : dest_(std::move(dest)),
+      experts_(all.count == 0 ? world() : all.count),
+      per_rank_(dest_.empty() ? 1 : experts_ / world()),
+      prefix_(dest_.size()) {
+  const auto count = static_cast<std::size_t>(experts_);
+  for (std::size_t s = 0; s < dest_.size(); ++s) {
     auto& prefix = prefix_[s];
-    std::vector<std::int32_t> counts(world, 0);
-    prefix.reserve((dest_[s].size() / block_rows + 1) * world);
+    std::vector<std::int32_t> counts(count, 0);
+    prefix.reserve((dest_[s].size() / block_rows + 1) * count);
     for (std::size_t row = 0; row < dest_[s].size(); ++row) {
       if (row % block_rows == 0) prefix.insert(prefix.end(), counts.begin(), counts.end());
       const std::int32_t to = dest_[s][row];
-      if (to < 0 || static_cast<std::size_t>(to) >= world)
-        throw InvalidArgument(fmt::format(
-            "routing: row {} of rank {} goes to rank {}, but the world has {} ranks", row, s, to, world));
+      if (to < 0 || to >= experts_)
+        throw InvalidArgument(
+            fmt::format("routing: row {} of rank {} goes to {} {}, but the world has {} {}s", row, s,
+                        all.name, to, experts_, all.name));
       ++counts[static_cast<std::size_t>(to)];
     }
     if (dest_[s].size() % block_rows == 0) prefix.insert(prefix.end(), counts.begin(), counts.end());
@@ -26,10 +40,55 @@ Routing::Routing(std::vector<std::vector<std::int32_t>> dest)
   }
 }
 
+std::int64_t Routing::count_to_rank(int source, int rank) const {
+  std::int64_t rows = 0;
+  for (int dest = rank * per_rank_; dest < (rank + 1) * per_rank_; ++dest) rows += count(source, dest);
+  return rows;
+}
+
 std::int64_t Routing::receive_base(int dest, int source) const {
   std::int64_t base = 0;
+  for (int before = rank_of(dest) * per_rank_; before < dest; ++before)
+    for (int s = 0; s < world(); ++s) base += count(s, before);
   for (int s = 0; s < source; ++s) base += count(s, dest);
   return base;
+}
+
+Routing::Row Routing::received_row(int rank, std::int64_t index) const {
+  for (int dest = rank * per_rank_;; ++dest)
+    for (int source = 0; source < world(); ++source) {
+      const std::int64_t rows = count(source, dest);
+      if (index >= rows) {
+        index -= rows;
+        continue;
+      }
+      // The first row behind which more than `index` rows for this destination lie before.
+      std::int64_t least = 0, most = this->rows(source);
+      while (least < most) {
+        const std::int64_t middle = (least + most) / 2;
+        if (count_before(source, dest, middle + 1) > index)
+          most = middle;
+        else
+          least = middle + 1;
+      }
+      return {source, least};
+    }
+}
+
+std::vector<Routing::Row> Routing::received_rows(int rank) const {
+  std::vector<Row> rows(static_cast<std::size_t>(received(rank)));
+  for (int source = 0; source < world(); ++source) {
+    std::vector<std::int64_t> next;
+    for (int dest = rank * per_rank_; dest < (rank + 1) * per_rank_; ++dest)
+      next.push_back(receive_base(dest, source));
+    for (std::int64_t row = 0; row < this->rows(source); ++row) {
+      const std::int32_t to = dest(source, row);
+      if (rank_of(to) == rank)
+        rows[static_cast<std::size_t>(next[static_cast<std::size_t>(to - rank * per_rank_)]++)] = {source,
+                                                                                                   row};
+    }
+  }
+  return rows;
 }
 
 }  // namespace shingle

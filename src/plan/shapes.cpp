@@ -10,6 +10,7 @@ std::vector<Role> roles_of(const Problem& problem) {
   if (problem.norm.enabled) roles.push_back(Role::norm_weight);
   if (problem.traits().chains()) roles.push_back(Role::down);
   if (problem.traits().attends) roles.insert(roles.end(), {Role::keys, Role::values});
+  if (problem.traits().grouped && problem.traits().after) roles.push_back(Role::topk_weights);
   if (problem.traits().backward)
     roles.insert(roles.end(), {Role::grad, Role::attended, Role::lse, Role::keys_grad, Role::values_grad});
   roles.push_back(Role::out);
@@ -21,13 +22,14 @@ Shape shape_of(const Problem& problem, Role role, int rank) {
   const auto turned = [](Shape shape, bool transpose) {
     return transpose ? Shape{shape.cols, shape.rows} : shape;
   };
+  const auto stacked = [&](Shape weight) { return Shape{problem.weights() * weight.rows, weight.cols}; };
   switch (role) {
     case Role::a:
       return turned({problem.a_rows(rank), problem.k}, problem.transpose_a);
     case Role::b:
-      return turned({problem.k, problem.b_cols()}, problem.transpose_b);
+      return stacked(turned({problem.k, problem.b_cols()}, problem.transpose_b));
     case Role::down:
-      return turned({problem.inner, problem.n}, problem.transpose_b);
+      return stacked(turned({problem.inner, problem.n}, problem.transpose_b));
     case Role::bias:
       return {1, problem.b_cols()};
     case Role::norm_weight:
@@ -37,6 +39,8 @@ Shape shape_of(const Problem& problem, Role role, int rank) {
     case Role::keys_grad:
     case Role::values_grad:
       return {problem.kv_rows(rank), problem.kv_cols()};
+    case Role::topk_weights:
+      return {problem.out_rows(rank), problem.experts.topk};
     case Role::grad:
     case Role::attended:
       return {problem.a_rows(rank), problem.k};
@@ -81,12 +85,20 @@ Shape shape_of(const Work& work, Role role, int rank) {
   return workload ? shape_of(*workload, role) : shape_of(std::get<Problem>(work), role, rank);
 }
 
+namespace {
+
+bool is_f32(Role role) {
+  return role == Role::lse || role == Role::topk_weights;
+}
+
+}  // namespace
+
 DType dtype_of(const Problem& problem, Role role) {
-  return role == Role::lse ? DType::f32 : problem.dtype;
+  return is_f32(role) ? DType::f32 : problem.dtype;
 }
 
 DType dtype_of(const Work& work, Role role) {
-  return role == Role::lse ? DType::f32 : dtype_of(work);
+  return is_f32(role) ? DType::f32 : dtype_of(work);
 }
 
 std::int64_t bytes_of(const Problem& problem, Role role, int rank) {

@@ -7,6 +7,7 @@
 
 #include "grid/split.hpp"
 #include "shingle/base/error.hpp"
+#include "shingle/plan/placement.hpp"
 #include "shingle/sim/simulate.hpp"
 
 namespace shingle {
@@ -169,7 +170,7 @@ double Costs::items_us(const Step& step, std::int64_t first, std::int64_t last, 
     const TileGrid& grid = gemm->grid;
     const double rate = picks_rows(*gemm) ? machine_.picking_rate : 1;
     for (std::int64_t i = first; i < last; ++i) {
-      const TileRect rect = grid.rect(grid.tile(i));
+      const TileRect rect = product_tile(*gemm, grid.tile(i)).rect;
       if (rect.rows == 0 || rect.cols == 0) continue;  // phantom
       const double one = machine_.whole_tiles
                              ? wave_of_us(*gemm, i, k)

@@ -93,12 +93,13 @@ double flops_of(const Workload& workload) {
 double flops_of(const Problem& p) {
   double most = 0;
   for (int rank = 0; rank < p.world; ++rank) {
-    const std::int64_t rows = p.op == Op::alltoall_gemm         ? p.out_rows(rank)
+    const std::int64_t rows = p.traits().grouped                ? p.routing->received(rank)
+                              : p.op == Op::alltoall_gemm       ? p.out_rows(rank)
                               : p.op == Op::gemm_alltoall       ? p.a_rows(rank)
                               : p.op == Op::gemm_allgather_gemm ? p.a_rows(rank)
                                                                 : p.m;
     double flops = p.traits().multiplies() ? 2 * product(rows, p.b_cols(), p.k) : 0;
-    if (p.traits().chains()) flops += 2 * product(p.m, p.n, p.inner);
+    if (p.traits().chains()) flops += 2 * product(p.traits().grouped ? rows : p.m, p.n, p.inner);
     if (p.traits().attends) {
       constexpr std::int64_t block = 64;
       for (const GlobalRun& run : p.query_runs(rank))

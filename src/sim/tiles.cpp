@@ -373,10 +373,15 @@ std::int32_t Simulation::move(Index at, bool loads) {
 void Simulation::add_remote_bytes(const Step& step, std::int64_t item, Index rank, bool loads,
                                   std::vector<double>& by_rank) const {
   const TileGrid& grid = *grid_of(step);
+  const auto* gemm = std::get_if<Gemm>(&step);
+  const auto rect = [&](std::int64_t position) {
+    const Tile tile = grid.tile(position);
+    return gemm ? product_tile(*gemm, tile).rect : grid.rect(tile);
+  };
   const auto visit = [&](const Placement& at, std::int64_t position, std::int64_t cols) {
     const auto width =
         static_cast<double>(size_bytes(plan_.buffers[static_cast<std::size_t>(at.slice.buffer)].dtype));
-    for_each_piece(at, grid, plan_.routing(), position, [&](const Piece& piece) {
+    for_each_piece(at, grid, plan_.routing(), position, rect(position), [&](const Piece& piece) {
       if (piece.rank != rank)
         by_rank[static_cast<std::size_t>(piece.rank)] += static_cast<double>(piece.rows * cols) * width;
     });
@@ -384,7 +389,7 @@ void Simulation::add_remote_bytes(const Step& step, std::int64_t item, Index ran
   const auto* pass = std::get_if<Elementwise>(&step);
   const bool rows = pass && row_wise(*pass);
   const std::int64_t first = rows ? grid.linear({item, 0}) : item;
-  const auto cols = [&](std::int64_t position) { return grid.rect(grid.tile(position)).cols; };
+  const auto cols = [&](std::int64_t position) { return rect(position).cols; };
   if (!loads) return visit(*stored_at(step), first, rows ? out_cols(*pass) : cols(first));
   for (const Placement& from : pass->from)
     for (std::int64_t n = 0; n < (rows ? grid.tiles_n() : 1); ++n) {

@@ -60,10 +60,32 @@ void require_world(int world) {
     throw InvalidArgument(fmt::format("world = {} is outside [1, {}]", world, max_world));
 }
 
-void require_rows(std::int64_t rows, int world) {
-  if (rows > most_counts / world)
-    throw InvalidArgument(fmt::format("a routing of {} rows among {} ranks is too large (at most {} rows)",
-                                      rows, world, most_counts / world));
+void require_rows(std::int64_t rows, std::int64_t counts) {
+  if (rows > most_counts / counts)
+    throw InvalidArgument(
+        fmt::format("a routing of {} rows with {} counts each is too large (at most {} rows)", rows, counts,
+                    most_counts / counts));
+}
+
+/// `counts`: entries that a routing keeps for each row.
+void require_per_rank(const std::vector<std::int64_t>& rows_per_rank, int world, std::int64_t counts) {
+  if (rows_per_rank.size() != static_cast<std::size_t>(world))
+    throw InvalidArgument(
+        fmt::format("rows are given for {} ranks, but the world has {}", rows_per_rank.size(), world));
+  std::int64_t total = 0;
+  for (const std::int64_t rows : rows_per_rank) {
+    if (rows < 0) throw InvalidArgument(fmt::format("{} rows on a rank: a count cannot be negative", rows));
+    require_rows(rows, counts);
+    require_rows(total += rows, counts);
+  }
+}
+
+void require_experts(std::int64_t experts, std::int64_t topk, int world) {
+  require_world(world);
+  if (experts < 1 || experts % world != 0)
+    throw InvalidArgument(fmt::format("experts = {} is not a multiple of {} ranks", experts, world));
+  if (topk < 1 || topk > experts)
+    throw InvalidArgument(fmt::format("experts per token = {} is outside [1, {}]", topk, experts));
 }
 
 std::vector<std::int32_t> balanced_rows(std::int64_t rows, int source, int world, Random& random) {
@@ -137,15 +159,7 @@ RoutingPattern parse_routing_pattern(std::string_view text) {
 Routing make_routing(RoutingPattern pattern, int world, const std::vector<std::int64_t>& rows_per_rank,
                      std::uint64_t seed) {
   require_world(world);
-  if (rows_per_rank.size() != static_cast<std::size_t>(world))
-    throw InvalidArgument(
-        fmt::format("rows are given for {} ranks, but the world has {}", rows_per_rank.size(), world));
-  std::int64_t total = 0;
-  for (const std::int64_t rows : rows_per_rank) {
-    if (rows < 0) throw InvalidArgument(fmt::format("{} rows on a rank: a count cannot be negative", rows));
-    require_rows(rows, world);
-    require_rows(total += rows, world);
-  }
+  require_per_rank(rows_per_rank, world, world);
   if (pattern == RoutingPattern::empty_rank && world == 1)
     throw InvalidArgument("empty-rank needs at least 2 ranks");
 
@@ -178,13 +192,49 @@ Routing make_routing(RoutingPattern pattern, int world, const std::vector<std::i
   return Routing(std::move(dest));
 }
 
+Routing make_topk_routing(RoutingPattern pattern, int world, const std::vector<std::int64_t>& tokens_per_rank,
+                          const Experts& experts, std::uint64_t seed) {
+  const auto [all, topk] = experts;
+  require_experts(all, topk, world);
+  require_per_rank(tokens_per_rank, world, all * std::int64_t{topk});
+  if (pattern == RoutingPattern::empty_rank && topk == all)
+    throw InvalidArgument(fmt::format("empty-rank needs more experts than the {} of a token", topk));
+  Random random(seed);
+  const Skew skew(all, random);
+  const auto single = static_cast<std::int32_t>(random.below(all));
+  const bool without = pattern == RoutingPattern::empty_rank, with = pattern == RoutingPattern::all_to_one;
+  Lottery lottery(without || with ? all - 1 : all);  // experts behind `single`, if not all
+  std::int64_t turn = 0;
+  std::vector<std::int32_t> choices;
+  const auto draw = [&] {
+    choices.clear();
+    if (with) choices.push_back(single);
+    while (pattern == RoutingPattern::skewed && std::ssize(choices) < topk)
+      if (const std::int32_t expert = skew.draw(random); std::ranges::find(choices, expert) == choices.end())
+        choices.push_back(expert);
+    while (pattern == RoutingPattern::balanced && std::ssize(choices) < topk)
+      choices.push_back(static_cast<std::int32_t>(turn++ % all));
+    for (const std::int64_t drawn : lottery.draw(topk - std::ssize(choices), random))
+      choices.push_back(static_cast<std::int32_t>(without || with ? (single + 1 + drawn) % all : drawn));
+  };
+  Table dest(static_cast<std::size_t>(world));
+  for (int source = 0; source < world; ++source) {
+    const std::int64_t tokens = tokens_per_rank[static_cast<std::size_t>(source)];
+    auto& rows = dest[static_cast<std::size_t>(source)];
+    rows.resize(static_cast<std::size_t>(tokens * topk));
+    for (std::int64_t token = 0; token < tokens; ++token) {
+      draw();
+      for (std::int32_t choice = 0; choice < topk; ++choice)
+        rows[static_cast<std::size_t>(choice * tokens + token)] = choices[static_cast<std::size_t>(choice)];
+    }
+  }
+  return Routing::to_experts(std::move(dest), all);
+}
+
 ExpertRoutings make_expert_routings(int world, std::int64_t tokens, std::int64_t experts, std::int64_t top_k,
                                     std::uint64_t seed) {
   require_world(world);
-  if (experts < 1 || experts % world != 0)
-    throw InvalidArgument(fmt::format("experts = {} is not a multiple of {} ranks", experts, world));
-  if (top_k < 1 || top_k > experts)
-    throw InvalidArgument(fmt::format("experts per token = {} is outside [1, {}]", top_k, experts));
+  require_experts(experts, top_k, world);
   if (tokens < 1) throw InvalidArgument(fmt::format("tokens = {} must be at least one", tokens));
   // Division cannot overflow.
   if (tokens > most_counts / world / top_k)
@@ -210,36 +260,37 @@ ExpertRoutings make_expert_routings(int world, std::int64_t tokens, std::int64_t
   return {Routing(std::move(dispatch)), Routing(std::move(combine))};
 }
 
-Routing routing_from_json(std::string_view text) {
+Routing routing_from_json(std::string_view text, int experts) {
   const nlohmann::json document = parse_json(text);
   if (!document.is_object() || document.size() != 1 || !document.contains("dest"))
     throw InvalidArgument("a routing must be {\"dest\": [[rank, …], …]} and nothing else");
   const nlohmann::json* ranks = Fields(document).list({"dest"});
   if (ranks == nullptr || ranks->empty() || ranks->size() > static_cast<std::size_t>(max_world))
     throw InvalidArgument(fmt::format("dest must list the rows of 1 to {} ranks", max_world));
-  const int world = static_cast<int>(ranks->size());
+  const int world = static_cast<int>(ranks->size()), destinations = experts > 0 ? experts : world;
   Table dest(ranks->size());
   std::int64_t total = 0;
   for (std::size_t source = 0; source < ranks->size(); ++source) {
     const nlohmann::json& rows = (*ranks)[source];
     if (!rows.is_array())
       throw InvalidArgument(fmt::format("dest[{}] must be a list, not {}", source, show(rows)));
-    require_rows(total += static_cast<std::int64_t>(rows.size()), world);
+    require_rows(total += static_cast<std::int64_t>(rows.size()), destinations);
     for (std::size_t row = 0; row < rows.size(); ++row) {
       if (!rows[row].is_number_unsigned() ||
-          rows[row].get<std::uint64_t>() >= static_cast<std::uint64_t>(world))
-        throw InvalidArgument(fmt::format("dest[{}][{}] = {} is not a rank in [0, {}]", source, row,
-                                          show(rows[row]), world - 1));
+          rows[row].get<std::uint64_t>() >= static_cast<std::uint64_t>(destinations))
+        throw InvalidArgument(fmt::format("dest[{}][{}] = {} is not {} in [0, {}]", source, row,
+                                          show(rows[row]), experts > 0 ? "an expert" : "a rank",
+                                          destinations - 1));
       dest[source].push_back(rows[row].get<std::int32_t>());
     }
   }
-  return Routing(std::move(dest));
+  return experts > 0 ? Routing::to_experts(std::move(dest), experts) : Routing(std::move(dest));
 }
 
-Routing read_routing_file(const std::string& path) {
+Routing read_routing_file(const std::string& path, int experts) {
   const std::string text = read_file(path, most_routing_bytes);
   try {
-    return routing_from_json(text);
+    return routing_from_json(text, experts);
   } catch (const InvalidArgument& error) {
     throw InvalidArgument(fmt::format("{}: {}", path, error.what()));
   }

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "shingle/plan/routing.hpp"
+#include "shingle/plan/problem.hpp"
 
 namespace shingle {
 
@@ -33,6 +33,12 @@ RoutingPattern parse_routing_pattern(std::string_view text);
 Routing make_routing(RoutingPattern pattern, int world, const std::vector<std::int64_t>& rows_per_rank,
                      std::uint64_t seed);
 
+/// Makes the routing of a grouped product in which rank r has tokens_per_rank[r] tokens. The choices of a
+/// token are different experts, drawn as the pattern says with experts for ranks; all-to-one: one of them is
+/// the same for all tokens. Throws InvalidArgument as above, or if the experts do not fit.
+Routing make_topk_routing(RoutingPattern pattern, int world, const std::vector<std::int64_t>& tokens_per_rank,
+                          const Experts& experts, std::uint64_t seed);
+
 /// Routings of the two all-to-alls of a mixture of experts.
 struct ExpertRoutings {
   Routing dispatch;  ///< tokens to their experts
@@ -49,10 +55,10 @@ struct ExpertRoutings {
 ExpertRoutings make_expert_routings(int world, std::int64_t tokens, std::int64_t experts, std::int64_t top_k,
                                     std::uint64_t seed);
 
-/// Parses {"dest": [[rank of row 0 of rank 0, …], [of rank 1], …]}, with no other key. Throws InvalidArgument
-/// that names the wrong place.
-Routing routing_from_json(std::string_view text);
+/// Parses {"dest": [[rank of row 0 of rank 0, …], [of rank 1], …]}, with no other key; with `experts`,
+/// experts for ranks. Throws InvalidArgument that names the wrong place.
+Routing routing_from_json(std::string_view text, int experts = 0);
 /// As above, from a file; messages start with its path. Throws IoError if the file cannot be read.
-Routing read_routing_file(const std::string& path);
+Routing read_routing_file(const std::string& path, int experts = 0);
 
 }  // namespace shingle

@@ -65,12 +65,29 @@ class PlanJsonFuzz : public ::testing::Test {
         }
   }
   void check_gemm(const Plan& plan, const Gemm& gemm) {
+    if (!gemm.groups.empty()) return check_groups(plan, gemm);
     check_placement(plan, gemm.grid, gemm.out, -1);
     gemm.a_rows.for_each_run(0, smaller(gemm.grid.rows, 100), [&](const RowRun& run) {
       ASSERT_GT(run.rows, 0);
       ASSERT_LE(run.matrix_row < 0 ? 0 : run.matrix_row + run.rows,
                 gemm.transpose_a ? gemm.a.cols : gemm.a.rows);
     });
+  }
+  void check_groups(const Plan& plan, const Gemm& gemm) {
+    for (std::int64_t i = 0; i < smaller(gemm.grid.positions(), 100); ++i) {
+      const ProductTile tile = product_tile(gemm, gemm.grid.tile(i));
+      if (tile.group == nullptr || tile.rect.rows > 10000) continue;
+      const Slice weight = weight_of(gemm, *tile.group);
+      ASSERT_GE(weight.row, gemm.b.row);
+      ASSERT_LE(weight.row + weight.rows, gemm.b.row + gemm.b.rows);
+      tile.for_each_a_run(gemm, 0, tile.rect.rows,
+                          [&](const RowRun& run) { ASSERT_LE(run.matrix_row + run.rows, gemm.a.rows); });
+      for_each_piece(gemm.out, gemm.grid, plan.routing(), i, tile.rect, [&](const Piece& piece) {
+        const Buffer& buffer = plan.buffers[static_cast<std::size_t>(gemm.out.slice.buffer)];
+        ASSERT_LE(piece.row + piece.rows, buffer.rows[static_cast<std::size_t>(piece.rank)]);
+        ++pieces_;
+      });
+    }
   }
   void check_pass(const Plan& plan, const Elementwise& pass) {
     for (const Placement& from : pass.from) check_placement(plan, pass.grid, from, -1);

@@ -136,17 +136,19 @@ class Joined {
     const auto slice = [&](const Slice& at) {
       if (internal(at)) ranks.insert(at.rank);
     };
+    const auto* gemm = std::get_if<Gemm>(&step);
     const auto placement = [&](const Placement& at, const TileGrid& grid, bool rows) {
       if (!internal(at.slice)) return;
       for (std::int64_t position = 0; position < grid.positions(); ++position) {
-        const std::int64_t item = rows ? grid.tile(position).m : position;
-        if (item >= segment.first && item < segment.last && !grid.phantom(grid.tile(position)))
+        const Tile tile = grid.tile(position);
+        const std::int64_t item = rows ? tile.m : position;
+        if (item >= segment.first && item < segment.last && !grid.phantom(tile))
           for_each_piece(at, grid, call.routing(), position,
+                         gemm ? product_tile(*gemm, tile).rect : grid.rect(tile),
                          [&](const Piece& piece) { ranks.insert(piece.rank); });
       }
     };
-    if (const auto* gemm = std::get_if<Gemm>(&step))
-      slice(gemm->a), slice(gemm->b), placement(gemm->out, gemm->grid, false);
+    if (gemm != nullptr) slice(gemm->a), slice(gemm->b), placement(gemm->out, gemm->grid, false);
     if (const auto* pass = std::get_if<Elementwise>(&step)) {
       for (const Placement& from : pass->from) placement(from, pass->grid, row_wise(*pass));
       placement(pass->to, pass->grid, row_wise(*pass));
@@ -200,11 +202,7 @@ std::optional<Plan> random_plan(Dice& dice, int world, const Machine& machine) {
   Problem problem = random_problem(dice, {.world = world, .m = 60, .n = 40, .k = 30});
   problem.world = world;
   if (chance(dice, 15)) problem = random_attention(dice, world, 60);
-  if (problem.traits().routes()) {
-    problem.routing = random_routing(dice, world, 30);
-    problem.m = 0;
-    for (int rank = 0; rank < world; ++rank) problem.m = larger(problem.m, problem.routing->rows(rank));
-  }
+  if (problem.traits().routes()) test::route(dice, problem, 30);
   const auto params = random_params(dice, problem);
   const Result<Plan> plan =
       plan_with(problem, machine, params[static_cast<std::size_t>(dice.size(0, params.size() - 1))]);

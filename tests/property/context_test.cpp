@@ -32,17 +32,12 @@ struct Call {
   std::string plan;  ///< as text, for failures
 };
 
-Problem routed(Problem problem, std::shared_ptr<const Routing> routing) {
-  problem.m = 0;
-  for (int rank = 0; rank < problem.world; ++rank) problem.m = std::max(problem.m, routing->rows(rank));
-  problem.routing = std::move(routing);
-  return problem;
-}
-
 /// The operator at another m, or with another routing.
 Problem call_of(test::Dice& draw, Problem largest) {
-  if (largest.routing) return routed(largest, test::random_routing(draw, largest.world, largest.m));
-  largest.m = draw.size(1, largest.m);
+  if (largest.routing)
+    test::reroute(draw, largest, largest.m * largest.choices());
+  else
+    largest.m = draw.size(1, largest.m);
   return largest;
 }
 
@@ -81,7 +76,7 @@ void try_one(std::uint64_t seed) {
     Problem problem = test::random_problem(draw, {.world = ranks, .m = 90, .n = 70, .k = 50});
     problem.world = ranks;
     if (test::chance(draw, 20)) problem = test::random_attention(draw, ranks, 90);
-    if (problem.traits().routes()) problem = routed(problem, test::random_routing(draw, ranks, 40));
+    if (problem.traits().routes()) test::route(draw, problem, 40);
     if (problem.transpose_a) problem.transpose_a = false;
     if (problem.norm.enabled) problem.n += 32;
     problem.validate();

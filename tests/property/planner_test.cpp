@@ -76,6 +76,8 @@ std::optional<std::string> excuse_of_low_latency(const Problem& p, const Machine
 /// Why there can be no plan. All there is; whatever else a planner refuses is a defect.
 std::optional<std::string> excuse(const Problem& p, const Machine& machine, const Params& params) {
   const Mechanism mechanism = mechanism_of(params);
+  if (p.traits().grouped && mechanism != Mechanism::sequential && mechanism != Mechanism::fused)
+    return "experts";
   // Collectives gather rows; those of an A that is stored by columns are not contiguous.
   if (p.traits().gathers() && p.transpose_a) return "transpose_a";
   // A column of A is a row of C: as A is equally wide everywhere, so must every rank's rows be many; and a
@@ -205,6 +207,12 @@ std::int64_t expected_elements(const Problem& p, const Plan& plan, int rank) {
       return p.routing->rows(rank) * wire_cols;
     case Op::alltoall_gemm:
       return p.routing->rows(rank) * p.k;
+    case Op::alltoall_grouped_gemm:
+      return p.routing->rows(rank) * p.k;
+    case Op::grouped_gemm_alltoall:
+      return p.routing->received(rank) * p.n;
+    case Op::moe:
+      return p.routing->rows(rank) * p.k + p.routing->received(rank) * p.n;
     case Op::mlp:
       return p.shard_rows() * p.k + p.world * p.shard_rows() * p.n;
   }

@@ -75,6 +75,7 @@ TEST(Simulate, ComputationIsNeverLost) {
     machine.whole_tiles = false;
     machine.tiles = {{16, 16, 0, 0.01}};  // an element costs the same whatever the tile
     machine.workers = 4, machine.collective_workers = 0;
+    if (problem.n < machine.workers) continue;  // a library's product gives each worker some of the columns
     for (const PlannerEntry& entry : planners()) {
       const auto plan = make_plan(problem, machine, default_params(entry.mechanism));
       if (!plan) continue;

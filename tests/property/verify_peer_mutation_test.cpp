@@ -297,7 +297,7 @@ const Mutation mutations[] = {{"drop an await of a peer's begin", drop_begun},
 
 /// A correct plan in which every rank has rows for every other.
 std::optional<Plan> random_plan(Dice& dice) {
-  Problem p = random_problem(dice, {.world = 5, .m = 60, .n = 30, .k = 10});
+  Problem p = random_problem(dice, {.world = 5, .m = 60, .n = 30, .k = 10, .experts = false});
   if (p.world == 1 || p.op == Op::gemm) return std::nullopt;
   if (p.traits().routes()) {
     for (int s = 0; s < p.world; ++s)

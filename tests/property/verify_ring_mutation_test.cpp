@@ -120,7 +120,7 @@ const Mutation mutations[] = {{"drop an await of the next rank's begin", drop_be
 
 /// A correct plan in which every rank has rows of its own.
 std::optional<Plan> random_plan(Dice& dice) {
-  Problem p = random_problem(dice, {.world = 5, .m = 60, .n = 30, .k = 10});
+  Problem p = random_problem(dice, {.world = 5, .m = 60, .n = 30, .k = 10, .experts = false});
   if (p.world == 1 || p.traits().shards_tokens() || p.m <= p.world * (p.world - 1)) return std::nullopt;
   auto params = std::get<RingParams>(random_params(dice, p, Mechanism::ring));
   params.engines = static_cast<std::int32_t>(dice.size(1, 3));

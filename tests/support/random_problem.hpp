@@ -55,26 +55,49 @@ struct Limits {
   std::int64_t m = 200;
   std::int64_t n = 96;
   std::int64_t k = 48;
+  bool experts = true;  ///< also mixtures of experts
 };
 
+/// Rows of a rank are multiples of `step`. `experts`: destinations, if these are not the ranks.
 template <class Source>
-std::shared_ptr<const Routing> random_routing(Source& draw, int world, std::int64_t most_rows) {
+std::shared_ptr<const Routing> random_routing(Source& draw, int world, std::int64_t most_rows,
+                                              std::int32_t experts = 0, std::int64_t step = 1) {
   const int pattern = static_cast<int>(draw.size(0, 3));
-  const auto favourite = static_cast<std::int32_t>(draw.size(0, world - 1));
+  const std::int32_t all = experts > 0 ? experts : world;
+  const auto favourite = static_cast<std::int32_t>(draw.size(0, all - 1));
   std::vector<std::vector<std::int32_t>> dest(static_cast<std::size_t>(world));
   for (auto& rows : dest) {
-    rows.resize(static_cast<std::size_t>(chance(draw, 20) ? 0 : draw.size(0, most_rows)));
+    rows.resize(static_cast<std::size_t>(chance(draw, 20) ? 0 : draw.size(0, most_rows / step) * step));
     // Rows are drawn from a seed: RapidCheck would shrink each by itself, for ever.
     Dice row_dice(static_cast<std::uint64_t>(draw.size(0, 1 << 20)));
     for (std::size_t i = 0; i < rows.size(); ++i) {
-      const auto any = static_cast<std::int32_t>(row_dice.size(0, world - 1));
+      const auto any = static_cast<std::int32_t>(row_dice.size(0, all - 1));
       if (pattern == 0) rows[i] = any;
-      if (pattern == 1) rows[i] = favourite;                                         // all to one
-      if (pattern == 2) rows[i] = any == favourite ? (favourite + 1) % world : any;  // nothing to one
-      if (pattern == 3) rows[i] = static_cast<std::int32_t>(i / 3) % world;          // runs of rows
+      if (pattern == 1) rows[i] = favourite;                                       // all to one
+      if (pattern == 2) rows[i] = any == favourite ? (favourite + 1) % all : any;  // nothing to one
+      if (pattern == 3) rows[i] = static_cast<std::int32_t>(i / 3) % all;          // runs of rows
     }
   }
-  return std::make_shared<const Routing>(std::move(dest));
+  return std::make_shared<const Routing>(experts > 0 ? Routing::to_experts(std::move(dest), experts)
+                                                     : Routing(std::move(dest)));
+}
+
+/// Another routing of a problem, of up to `most_rows` rows a rank, and its m.
+template <class Source>
+void reroute(Source& draw, Problem& p, std::int64_t most_rows) {
+  p.routing = random_routing(draw, p.world, most_rows, p.experts.count, p.choices());
+  p.m = 0;
+  for (int rank = 0; rank < p.world; ++rank) p.m = larger(p.m, p.routing->rows(rank) / p.choices());
+}
+
+/// The same, with other experts if the problem has some.
+template <class Source>
+void route(Source& draw, Problem& p, std::int64_t most_rows) {
+  if (p.traits().grouped) {
+    p.experts.count = static_cast<std::int32_t>(p.world * draw.size(1, 4));
+    p.experts.topk = static_cast<std::int32_t>(draw.size(1, std::min(p.experts.count, 4)));
+  }
+  reroute(draw, p, most_rows);
 }
 
 template <class Source>
@@ -83,6 +106,8 @@ Problem random_problem(Source& draw, const Limits& limits = {}) {
   p.op = one_of(draw, {Op::gemm_allreduce, Op::gemm_reducescatter, Op::gemm_alltoall, Op::allgather_gemm,
                        Op::alltoall_gemm, Op::mlp, Op::gemm_allgather_gemm, Op::gemm, Op::allgather,
                        Op::reducescatter, Op::allreduce, Op::alltoall});
+  if (limits.experts && chance(draw, 15))
+    p.op = one_of(draw, {Op::alltoall_grouped_gemm, Op::grouped_gemm_alltoall, Op::moe});
   p.world = static_cast<int>(draw.size(1, limits.world));
   p.m = chance(draw, 20) ? draw.size(1, std::min<std::int64_t>(p.world, limits.m)) : draw.size(1, limits.m);
   p.n = draw.size(1, limits.n);
@@ -90,24 +115,21 @@ Problem random_problem(Source& draw, const Limits& limits = {}) {
   p.dtype = one_of(draw, {DType::f32, DType::bf16, DType::f16});
   if (!p.traits().multiplies()) p.k = p.n;
   if (p.traits().chains()) p.inner = draw.size(1, limits.n);
-  p.transpose_a = p.traits().multiplies() && !p.traits().chains() && chance(draw, 25);
+  const bool grouped = p.traits().grouped, plain = p.op == Op::grouped_gemm_alltoall;
+  p.transpose_a = p.traits().multiplies() && !p.traits().chains() && !grouped && chance(draw, 25);
   p.transpose_b = p.traits().multiplies() && chance(draw, 25);
-  if (p.traits().multiplies() && chance(draw, 40)) {
-    p.epilogue.bias = chance(draw, 50);
+  if (p.traits().multiplies() && !plain && chance(draw, 40)) {
+    p.epilogue.bias = !grouped && chance(draw, 50);
     p.epilogue.activation = one_of(
         draw, {Activation::none, Activation::relu, Activation::gelu, Activation::silu, Activation::swiglu});
     if (p.epilogue.activation == Activation::swiglu && !p.traits().chains()) p.n *= 2;
   }
-  if (p.traits().multiplies() && chance(draw, 35)) p.norm = {true, chance(draw, 50)};
+  if (p.traits().multiplies() && !grouped && chance(draw, 35)) p.norm = {true, chance(draw, 50)};
   if ((p.op == Op::gemm_reducescatter || p.op == Op::allgather_gemm) && chance(draw, 40)) {
     p.row_order = RowOrder::block_cyclic;
     p.row_block = draw.size(1, 20);
   }
-  if (p.traits().routes()) {
-    p.routing = random_routing(draw, p.world, p.m);
-    p.m = 0;
-    for (int rank = 0; rank < p.world; ++rank) p.m = larger(p.m, p.routing->rows(rank));
-  }
+  if (p.traits().routes()) route(draw, p, p.m);
   return p;
 }
 

@@ -163,7 +163,7 @@ TEST(PlanJsonErrors, NameThePath) {
             "ranks[0].lanes[1].steps[0].step: unknown step \"wait\"");
   EXPECT_EQ(error(R"("kind":"slots")", R"("kind":"slotz")"),
             "ranks[1].lanes[0].steps[0].from[0].kind: \"slotz\" is none of matrix, slots, subtiles, pools, "
-            "routed, owners");
+            "routed, owners, returned");
   EXPECT_EQ(error(R"("workers":4)", R"("workers":{})"), "workers: expected a whole number, found an object");
   EXPECT_EQ(error(R"("transpose_a":true)", R"("transpose_a":1)"),
             "problem.transpose_a: expected true or false, found 1");

@@ -164,7 +164,7 @@ const Case cases[] = {
     {"MatrixRows", [](Plan& p) { matrix(p).rows.base = 9, matrix(p).rows.limit = 17; },
      "from[1].rows: reaches row 17 of 16"},
     {"Pools", [](Plan& p) { pools(p).bases[3] = 23; },
-     "from[2].bases: the pool of group 1 for rank 1 has 5 rows"},
+     "from[2].bases: the pool of group 1 for destination 1 has 5 rows"},
     {"PoolCount", [](Plan& p) { pools(p).bases.pop_back(); },
      "from[2].bases: 3 of them, but there are 4 pools"},
     {"PoolSource", [](Plan& p) { pools(p).source = 2; }, "from[2].source: 2 is none"},

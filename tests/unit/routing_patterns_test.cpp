@@ -174,5 +174,38 @@ TEST(RoutingFromJson, IsStrict) {
     EXPECT_THROW(routing_from_json(text), InvalidArgument) << text.substr(0, 60);
 }
 
+TEST(TopkRouting, TokensGoToDifferentExperts) {
+  const Experts experts{12, 3};
+  const std::vector<std::int64_t> tokens{40, 0, 25};
+  for (const RoutingPattern pattern : all_patterns) {
+    const Routing routing = make_topk_routing(pattern, 3, tokens, experts, 7);
+    EXPECT_EQ(routing, make_topk_routing(pattern, 3, tokens, experts, 7)) << name(pattern);
+    std::vector<int> rows(12);
+    for (int rank = 0; rank < 3; ++rank) {
+      const std::int64_t count = tokens[static_cast<std::size_t>(rank)];
+      ASSERT_EQ(routing.rows(rank), 3 * count);
+      for (std::int64_t token = 0; token < count; ++token) {
+        std::set<int> chosen;
+        for (std::int64_t choice = 0; choice < 3; ++choice) {
+          chosen.insert(routing.dest(rank, choice * count + token));
+          ++rows[static_cast<std::size_t>(routing.dest(rank, choice * count + token))];
+        }
+        EXPECT_EQ(chosen.size(), 3u) << name(pattern);
+      }
+    }
+    const auto [least, most] = std::ranges::minmax(rows);
+    if (pattern == RoutingPattern::balanced) {
+      EXPECT_LE(most - least, 1);
+    } else if (pattern == RoutingPattern::all_to_one) {
+      EXPECT_EQ(most, 65);
+    } else if (pattern == RoutingPattern::empty_rank) {
+      EXPECT_EQ(least, 0);
+    }
+  }
+  EXPECT_THROW(make_topk_routing(RoutingPattern::empty_rank, 2, {1, 1}, {4, 4}, 0), InvalidArgument);
+  EXPECT_THROW(make_topk_routing(RoutingPattern::random, 2, {1, 1}, {3, 1}, 0), InvalidArgument);
+  EXPECT_THROW(make_topk_routing(RoutingPattern::random, 2, {1, 1}, {4, 5}, 0), InvalidArgument);
+}
+
 }  // namespace
 }  // namespace shingle::routing_patterns_test

@@ -40,6 +40,48 @@ TEST(Routing, CountsAreThoseOfTheTable) {
   }
 }
 
+TEST(Routing, ExpertsOrderTheRowsOfTheirRank) {
+  test::Dice dice(2);
+  for (int i = 0; i < 100; ++i) {
+    const int world = static_cast<int>(dice.size(1, 6));
+    const int per_rank = static_cast<int>(dice.size(1, 5));
+    const auto routing = test::random_routing(dice, world, 40, world * per_rank);
+    EXPECT_EQ(routing->experts_per_rank(), per_rank);
+    for (int rank = 0; rank < world; ++rank) {
+      // By expert, then by source, then by row.
+      std::vector<std::pair<int, std::int64_t>> wanted;
+      for (int expert = rank * per_rank; expert < (rank + 1) * per_rank; ++expert) {
+        EXPECT_EQ(routing->rank_of(expert), rank);
+        for (int source = 0; source < world; ++source) {
+          EXPECT_EQ(routing->receive_base(expert, source), std::ssize(wanted));
+          for (std::int64_t row = 0; row < routing->rows(source); ++row)
+            if (routing->dest(source, row) == expert) wanted.emplace_back(source, row);
+        }
+      }
+      ASSERT_EQ(routing->received(rank), std::ssize(wanted));
+      const auto rows = routing->received_rows(rank);
+      ASSERT_EQ(rows.size(), wanted.size());
+      for (std::size_t index = 0; index < rows.size(); ++index) {
+        EXPECT_EQ(std::pair(int{rows[index].source}, rows[index].row), wanted[index]);
+        const auto one = routing->received_row(rank, static_cast<std::int64_t>(index));
+        EXPECT_EQ(std::pair(int{one.source}, one.row), wanted[index]);
+      }
+    }
+    for (int source = 0; source < world; ++source) {
+      std::int64_t rows = 0;
+      for (int rank = 0; rank < world; ++rank) rows += routing->count_to_rank(source, rank);
+      EXPECT_EQ(rows, routing->rows(source));
+    }
+  }
+}
+
+TEST(Routing, ExpertsDivideAmongRanks) {
+  EXPECT_THROW(Routing::to_experts({{0}, {1}}, 3), InvalidArgument);
+  EXPECT_THROW(Routing::to_experts({{4}, {}}, 4), InvalidArgument);
+  EXPECT_THROW(Routing::to_experts({}, 4), InvalidArgument);
+  EXPECT_FALSE(Routing::to_experts({{0, 1}, {}}, 4) == Routing({{0, 1}, {}}));
+}
+
 TEST(Routing, RanksWithoutRows) {
   const Routing nobody({{}, {}, {}});
   for (int rank = 0; rank < 3; ++rank) {

@@ -16,11 +16,12 @@ struct Piece {
   std::int32_t rank = 0;
 };
 
-/// Number of rows from `source` to `dest` in the tiles before a position.
+/// Number of rows from `source` to `dest` in the tiles before a position. Row 0 of the grid is row `first` of
+/// the source.
 inline std::int64_t routed_rows_before(const Routing& routing, const TileGrid& grid, std::int32_t source,
-                                       std::int32_t dest, std::int64_t position) {
+                                       std::int32_t dest, std::int64_t position, std::int64_t first = 0) {
   const auto before = [&](std::int64_t tile) {
-    return routing.count_before(source, dest, smaller(tile * grid.tile_rows, grid.rows));
+    return routing.count_before(source, dest, first + smaller(tile * grid.tile_rows, grid.rows));
   };
   return grid.sum_before(
       position, [&](std::int64_t lo, std::int64_t hi) { return before(hi) - before(lo); }, TileGrid::Count{});
@@ -64,22 +65,31 @@ class Expansion {
 
   void operator()(const Pools& at) const {
     const std::int64_t group = group_of(at.ends, linear_), begin = begin_of(at.ends, group);
-    for_each_run(at.source, at.dest, [&](std::int64_t row, std::int64_t rows, std::int32_t dest) {
+    for_each_run(at.source, at.dest, at.first, [&](std::int64_t row, std::int64_t rows, std::int32_t dest) {
       const auto sent = [&](std::int64_t position) {
-        return routed_rows_before(*routing_, grid_, at.source, dest, position);
+        return routed_rows_before(*routing_, grid_, at.source, dest, position, at.first);
       };
-      const std::int64_t in_tile = routing_->count_before(at.source, dest, tile_.row + row) -
-                                   routing_->count_before(at.source, dest, tile_.row);
-      const std::int64_t pool = at.dest < 0 ? group * routing_->world() + dest : group;
+      const std::int64_t first = at.first + tile_.row;
+      const std::int64_t in_tile = routing_->count_before(at.source, dest, first + row) -
+                                   routing_->count_before(at.source, dest, first);
+      const std::int64_t pool = at.dest < 0 ? group * routing_->experts() + dest : group;
       place(row, rows, at.bases[pool] + sent(linear_) - sent(begin) + in_tile, 0, slice_.rank);
     });
   }
 
+  void operator()(const Returned& at) const {
+    for (std::int64_t row = 0; row < tile_.rows; ++row) {
+      const Routing::Row to = routing_->received_row(at.rank, tile_.row + row);
+      place(row, 1, to.row, tile_.col, to.source);
+    }
+  }
+
   void operator()(const Routed& at) const {
-    for_each_run(at.source, at.dest, [&](std::int64_t row, std::int64_t rows, std::int32_t dest) {
+    for_each_run(at.source, at.dest, 0, [&](std::int64_t row, std::int64_t rows, std::int32_t dest) {
+      if (at.one_rank && routing_->rank_of(dest) != slice_.rank) return;
       const std::int64_t before = routing_->count_before(at.source, dest, tile_.row + row);
       if (at.dest < 0)
-        place(row, rows, at.bases[dest] + before, tile_.col, dest);
+        place(row, rows, at.bases[dest] + before, tile_.col, routing_->rank_of(dest));
       else
         place(row, rows, at.bases[0] + before, tile_.col, slice_.rank);
     });
@@ -113,13 +123,14 @@ class Expansion {
   }
 
   /// Calls each(row, rows, dest) for the runs of the tile's rows with one destination, or only for the runs
-  /// to `wanted` if that is not -1.
+  /// to `wanted` if that is not -1. Row 0 of the grid is row `first` of the source.
   template <class Each>
-  void for_each_run(std::int32_t source, std::int32_t wanted, Each&& each) const {
+  void for_each_run(std::int32_t source, std::int32_t wanted, std::int64_t first, Each&& each) const {
+    first += tile_.row;
     for (std::int64_t row = 0, rows = 0; row < tile_.rows; row += rows) {
-      const std::int32_t dest = routing_->dest(source, tile_.row + row);
+      const std::int32_t dest = routing_->dest(source, first + row);
       rows = 1;
-      while (row + rows < tile_.rows && routing_->dest(source, tile_.row + row + rows) == dest) ++rows;
+      while (row + rows < tile_.rows && routing_->dest(source, first + row + rows) == dest) ++rows;
       if (wanted < 0 || wanted == dest) each(row, rows, dest);
     }
   }
@@ -134,21 +145,78 @@ class Expansion {
 
 }  // namespace placement
 
+/// Calls visit(Piece) for the pieces of a tile that covers `rect`; see below.
+template <class Visit>
+void for_each_piece(const Placement& at, const TileGrid& grid, const Routing* routing, std::int64_t linear,
+                    const TileRect& rect, Visit&& visit) {
+  if (rect.rows == 0 || rect.cols == 0) return;
+  std::visit(placement::Expansion(at.slice, grid, routing, linear, rect, visit), at.form);
+}
+
 /// Calls visit(Piece) for the pieces of the tile at position `linear`, in order of tile_row. If rows go to
 /// several ranks, it visits each rank in turn. Phantom rows and rows for another rank than the placement's
-/// `dest` have no piece. Phantom tiles have no pieces. `routing` is read only for Pools and Routed. `tile` is
-/// grid.tile(linear), where that is known.
+/// `dest` have no piece. Phantom tiles have no pieces. `routing` is read only for Pools, Routed and Returned.
+/// `tile` is grid.tile(linear), where that is known.
 template <class Visit>
 void for_each_piece(const Placement& at, const TileGrid& grid, const Routing* routing, std::int64_t linear,
                     Tile tile, Visit&& visit) {
-  const TileRect rect = grid.rect(tile);
-  if (rect.rows == 0 || rect.cols == 0) return;
-  std::visit(placement::Expansion(at.slice, grid, routing, linear, rect, visit), at.form);
+  for_each_piece(at, grid, routing, linear, grid.rect(tile), visit);
 }
 template <class Visit>
 void for_each_piece(const Placement& at, const TileGrid& grid, const Routing* routing, std::int64_t linear,
                     Visit&& visit) {
   for_each_piece(at, grid, routing, linear, grid.tile(linear), visit);
+}
+
+/// A tile of a product: which rows and columns of the output it has, and which weight multiplies its rows.
+struct ProductTile {
+  TileRect rect{};                  ///< `row` counts as the placement of the output does
+  const RowGroup* group = nullptr;  ///< of a grouped product
+  std::int64_t in_group = 0;        ///< rows of the group before the tile
+
+  /// Calls visit(RowRun) for the runs of A's rows that are rows [first, first + rows) of the tile, in order.
+  /// Virtual rows count from rect.row.
+  template <class Visit>
+  void for_each_a_run(const Gemm& gemm, std::int64_t first, std::int64_t rows, Visit&& visit) const {
+    if (group == nullptr) return gemm.a_rows.for_each_run(rect.row + first, rows, visit);
+    visit(RowRun{rect.row + first, group->a_row + in_group + first, rows});
+  }
+};
+
+/// The tile of a product at an index of its grid.
+inline ProductTile product_tile(const Gemm& gemm, Tile tile) {
+  ProductTile found{gemm.grid.rect(tile)};
+  if (gemm.groups.empty() || found.rect.rows == 0) return found;
+  for (const RowGroup& group : gemm.groups) {
+    const std::int64_t tiles = ceil_div(group.rows, gemm.grid.tile_rows);
+    if (tile.m < tiles) {
+      found.group = &group;
+      found.in_group = tile.m * gemm.grid.tile_rows;
+      found.rect.row = group.row + found.in_group;
+      found.rect.rows = smaller(gemm.grid.tile_rows, group.rows - found.in_group);
+      return found;
+    }
+    tile.m -= tiles;
+  }
+  found.rect.rows = 0;
+  return found;
+}
+
+/// Virtual rows of a grouped product in tiles of `tile_rows` rows.
+inline std::int64_t padded_rows(const std::vector<RowGroup>& groups, std::int64_t tile_rows) {
+  std::int64_t tiles = 0;
+  for (const RowGroup& group : groups) tiles += ceil_div(group.rows, tile_rows);
+  return tiles * tile_rows;
+}
+
+/// The slice of the weight that multiplies a group's rows.
+inline Slice weight_of(const Gemm& gemm, const RowGroup& group) {
+  const std::int64_t k = gemm.a.cols;
+  const std::int64_t rows = gemm.transpose_b ? weight_cols(gemm) : k;
+  Slice weight = gemm.b;
+  weight.row += group.weight * rows;
+  weight.rows = rows;
+  return weight;
 }
 
 }  // namespace shingle

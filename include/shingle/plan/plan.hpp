@@ -34,6 +34,7 @@ enum class Role : std::uint8_t {
   keys,
   values,
   down,
+  topk_weights,
   payload,
   grad,      ///< attention-backward: the gradient of the attention's result
   attended,  ///< attention-backward: the attention's result
@@ -156,17 +157,26 @@ struct Subtiles {
 struct Pools {
   std::vector<std::int64_t> ends{};
   std::int32_t source = -1;           ///< source rank of the rows, for the problem's routing
-  std::int32_t dest = -1;             ///< destination rank of the rows; -1: all destinations
+  std::int32_t dest = -1;             ///< destination of the rows; -1: all destinations
   std::vector<std::int64_t> bases{};  ///< first row of each pool, by group, then by destination
+  std::int64_t first = 0;             ///< row v of the grid is row first + v of the source
   bool operator==(const Pools&) const = default;
 };
 
 /// Rows for `dest`, compacted: row i lies at the number of such rows before it. Columns stay.
 struct Routed {
-  std::int32_t source = -1;           ///< source rank of the rows, for the problem's routing
-  std::int32_t dest = -1;             ///< destination rank of the rows; -1: every row lies on its destination
+  std::int32_t source = -1;  ///< source rank of the rows, for the problem's routing
+  std::int32_t dest = -1;    ///< destination of the rows; -1: every row lies on the rank of its destination
   std::vector<std::int64_t> bases{};  ///< first row, by destination; one entry if `dest` is given
+  bool one_rank = false;              ///< with dest -1: only rows whose destination is of slice.rank
   bool operator==(const Routed&) const = default;
+};
+
+/// Rows that a rank received go back to their sources: row i of them lies on its source at its row there, as
+/// the problem's routing counts them. Columns stay.
+struct Returned {
+  std::int32_t rank = -1;  ///< the rank that received the rows
+  bool operator==(const Returned&) const = default;
 };
 
 /// Ranks share a matrix, `rows.stride` rows each: row R = rows(v) lies on rank R / stride at row R mod
@@ -179,13 +189,15 @@ struct Owners {
 }  // namespace placement
 
 /// Where a step loads or stores the rows of its tiles. A store may go to remote memory. It goes to one other
-/// rank (slice.rank), to each of `ranks`, to every row's owner, or to every row's destination (Routed with
-/// dest -1). The slice then gives buffer, first row and columns on each of these ranks.
+/// rank (slice.rank), to each of `ranks`, to every row's owner, to every row's destination (Routed with dest
+/// -1), or back to every row's source (Returned). The slice then gives buffer, first row and columns on each
+/// of these ranks.
 struct Placement {
   using Form = std::variant<placement::Matrix, placement::Slots, placement::Subtiles, placement::Pools,
-                            placement::Routed, placement::Owners>;
+                            placement::Routed, placement::Owners, placement::Returned>;
   /// Names of the forms, by index.
-  static constexpr std::string_view names[] = {"matrix", "slots", "subtiles", "pools", "routed", "owners"};
+  static constexpr std::string_view names[] = {"matrix", "slots",  "subtiles", "pools",
+                                               "routed", "owners", "returned"};
   static_assert(std::size(names) == std::variant_size_v<Form>);
 
   Slice slice{};
@@ -241,13 +253,27 @@ struct Resources {
 // -----------------------------------------------------------------------------------------------------------
 // steps
 
+/// Consecutive rows of a grouped product that are multiplied by the same weight.
+struct RowGroup {
+  std::int64_t a_row = 0;   ///< first row in A
+  std::int64_t row = 0;     ///< first row for the placement of the output
+  std::int64_t rows = 0;    ///< may be 0
+  std::int32_t weight = 0;  ///< which of the weights that B stacks
+  bool operator==(const RowGroup&) const = default;
+};
+
 /// Tiled product. Virtual row v of the grid is row a_rows(v) of op(A). Columns of the grid are columns of
 /// op(B), or output columns of [gate | up] for swiglu.
+///
+/// With `groups` it is a grouped product: B stacks weights of equal shape, one below the other. Virtual rows
+/// are those of the groups in their order. Each group is padded to whole tiles, so that no tile has rows of
+/// two groups.
 struct Gemm {
   TileGrid grid;
-  Slice a;  ///< as stored: m×k, or k×m with transpose_a
-  Slice b;  ///< as stored: k×n, or n×k with transpose_b
-  RowMap a_rows;
+  Slice a;                         ///< as stored: m×k, or k×m with transpose_a
+  Slice b;                         ///< as stored: k×n, or n×k with transpose_b; grouped: some of them
+  RowMap a_rows;                   ///< not used if there are groups
+  std::vector<RowGroup> groups{};  ///< empty: one weight
   bool transpose_a = false;
   bool transpose_b = false;
   Epilogue epilogue;
@@ -259,8 +285,13 @@ struct Gemm {
   bool operator==(const Gemm&) const = default;
 };
 
+/// Columns of op(B): those of the grid, or of gate and up for swiglu.
+inline std::int64_t weight_cols(const Gemm& gemm) {
+  return (gemm.epilogue.activation == Activation::swiglu ? 2 : 1) * gemm.grid.cols;
+}
+
 /// Tiled pass over a matrix: reorder, sum, epilogue, norm. Sources are summed in their order in fp32 and
-/// rounded once.
+/// rounded once. With `factors` each row of a source is first multiplied by a factor.
 ///
 /// The items of a pass are tiles, by position. A row-wise pass (norm, swiglu) needs complete rows: its items
 /// are rows of tiles, by m-index. It reads `from` for every tile of the row. It reads or writes `to`,
@@ -271,6 +302,7 @@ struct Elementwise {
   std::int64_t first = 0;   ///< first item of the step; the step does items [first, first + count)
   std::int64_t count = -1;  ///< number of items; -1: up to the last
   std::vector<Placement> from;
+  Slice factors{};  ///< a row for each row of the grid, a column for each source. Buffer -1: none
   Placement to;
   Epilogue epilogue;
   Slice bias;

@@ -31,6 +31,11 @@ enum class Op : std::uint8_t {
   gemm_alltoall,       ///< each rank computes its own product; the routing sends the rows to their ranks
   alltoall_gemm,  ///< the routing sends rows of A to ranks; each rank multiplies its received rows with its
                   ///< own B_r (mixture-of-experts dispatch)
+  alltoall_grouped_gemm,  ///< the routing sends tokens to experts; a rank multiplies the tokens of each of
+                          ///< its experts with the expert's weight
+  grouped_gemm_alltoall,  ///< a rank multiplies such rows, which then return to their tokens; a token's rows
+                          ///< are summed with their weights (mixture-of-experts combine)
+  moe,  ///< both: tokens go to their experts, pass activation(x · B_e) · D_e there, return and are summed
   attention_reducescatter,  ///< C = sum over ranks of attention(Q_r, K_r, V_r) · B_r; rank r keeps its shard
                             ///< of the rows
   mlp,  ///< C = sum over ranks of activation(A · B_r + bias_r) · D_r; A and C are sharded by rows (a
@@ -59,6 +64,7 @@ struct OperatorTraits {
   int products = 0;       ///< 1: with B; 2: the second with `down`
   bool attends = false;   ///< A is the queries of an attention
   bool backward = false;  ///< of the attention, its gradients are wanted
+  bool grouped = false;   ///< destinations of the routing are experts, each with a weight of its own
 
   bool multiplies() const { return products > 0; }
   bool chains() const { return products == 2; }
@@ -88,6 +94,20 @@ std::string_view name(Op op);
 Op parse_op(std::string_view text);
 /// The names of all operators, as a list for messages.
 std::string op_list();
+
+/// The experts of a mixture of experts, and how many of them a token goes to. Rank r has the r-th part of the
+/// experts.
+///
+/// Row j · t + i of a rank's routing, for a rank with t tokens, is choice j of its token i. An expert's
+/// weight is k×n, or n×k with transpose_b. B stacks those of a rank. A rank orders rows as Routing says: by
+/// expert, then by source rank, then by row there. alltoall+grouped-gemm: A is the tokens, the output their
+/// rows by expert. grouped-gemm+alltoall: A is rows by expert, the output Σ_j topk_weights[i, j] · the
+/// product of choice j of token i. moe: A is the tokens, and so is the output, as in grouped-gemm+alltoall.
+struct Experts {
+  std::int32_t count = 0;  ///< experts of all ranks, which the world must divide
+  std::int32_t topk = 0;   ///< experts of a token
+  bool operator==(const Experts&) const = default;
+};
 
 enum class Activation : std::uint8_t { none, relu, gelu, silu, swiglu };
 std::string_view name(Activation activation);
@@ -186,7 +206,7 @@ struct GlobalRun {
 /// mlp and gemm+allgather+gemm have two weights: B and `down`. B is k × b_cols(), or b_cols() × k with
 /// transpose_b. `down` is inner × n, or n × inner with transpose_b. m counts all rows; each rank holds a
 /// shard of them, and A is shard × k. The output of mlp is shard × n. The output of gemm+allgather+gemm is m
-/// × n; its B and bias are the same on all ranks.
+/// × n; its B and bias are the same on all ranks. In moe B and `down` stack the weights of a rank's experts.
 ///
 /// A collective without a product moves an A of n = k columns and has no B.
 struct Problem {
@@ -206,6 +226,8 @@ struct Problem {
   std::shared_ptr<const Routing> routing{};  ///< all-to-all: destinations of the rows of A or of the product
   /// attention+reducescatter: k = heads / world · head_dim. Attention alone: n = k = heads · head_dim.
   Attention attention{};
+  /// Grouped products only. m counts the tokens of the rank that has most.
+  Experts experts{};
 
   /// Throws InvalidArgument that names the wrong field. Reasons: a size outside [1, max_extent], a world out
   /// of range, a routing that does not fit, an odd N for swiglu, a meaningless combination.
@@ -231,6 +253,10 @@ struct Problem {
   TokenRange seen_by(std::int64_t first, std::int64_t rows) const;
   /// The tokens that see at least one of these keys.
   TokenRange seeing(const TokenRange& keys) const;
+  /// Weights that B stacks on a rank: its experts, or one.
+  std::int64_t weights() const { return traits().grouped ? experts.count / world : 1; }
+  /// Rows of the routing of a rank for each of its tokens.
+  std::int64_t choices() const { return traits().grouped ? experts.topk : 1; }
   /// Columns of op(B): n. With two products: the columns of the first one, inner, or 2 · inner for swiglu.
   std::int64_t b_cols() const { return traits().chains() ? (swiglu() ? 2 : 1) * inner : n; }
   /// Columns of the rows that an all-gather moves: those of A, or of the first product.
@@ -251,7 +277,8 @@ struct Problem {
   /// Rows of the operator's global output: m, or the rows of all ranks together if a routing moves them.
   std::int64_t global_rows() const;
 
-  /// Global rows of a rank's A and of its output, in order of the local row.
+  /// Global rows of a rank's A and of its output, in order of the local row. In a grouped product, rows by
+  /// expert count through the ranks that receive them, tokens through the ranks that own them.
   std::vector<GlobalRun> a_runs(int rank) const;
   std::vector<GlobalRun> out_runs(int rank) const;
 
@@ -261,6 +288,8 @@ struct Problem {
   bool swiglu() const { return epilogue.activation == Activation::swiglu; }
   std::int64_t zigzag_rows() const { return ceil_div(m, 2 * std::int64_t{world}); }
   std::vector<GlobalRun> shard_runs(int rank) const;
+  GlobalRun token_run(int rank) const;
+  GlobalRun expert_run(int rank) const;
 };
 
 /// One line: "gemm+allreduce 4096x8192x3584 bf16, 8 ranks".

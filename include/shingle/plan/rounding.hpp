@@ -13,9 +13,10 @@ enum class Summing : std::uint8_t {
   none,        ///< no sum over ranks
   library,     ///< by collectives: in NCCL's order, or in rank order on the host backend
   rank_order,  ///< in one pass, from rank 0 on
-  parts,       ///< no sum over ranks, but parts of an attention are merged, or parts of gradients summed
-  ring,        ///< rank by rank around the ring, rounded on each rank
-  steps,       ///< as the steps say; true of every plan
+  parts,  ///< no sum over ranks, but parts of an attention are merged, or parts of gradients or a token's
+          ///< products summed
+  ring,   ///< rank by rank around the ring, rounded on each rank
+  steps,  ///< as the steps say; true of every plan
 };
 
 struct Rounding {

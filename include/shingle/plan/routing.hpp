@@ -1,21 +1,34 @@
-// Routing: the destination rank of every row of an all-to-all.
+// Routing: the destination of every row of an all-to-all.
 #pragma once
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 namespace shingle {
 
-/// Holds, for every source rank, the destination rank of each of its rows. Ranks may hold different numbers
-/// of rows, or none. A destination orders the rows that it receives by source rank, then by row at the
+/// Holds, for every source rank, the destination of each of its rows. Ranks may hold different numbers of
+/// rows, or none.
+///
+/// A destination is a rank, or an expert of a mixture of experts: rank r then has the r-th part of the
+/// experts. A rank orders the rows that it receives by destination, then by source rank, then by row at the
 /// source.
 class Routing {
  public:
-  /// `dest[s][i]` is the destination of row i of rank s. Throws InvalidArgument if a destination is no rank.
+  /// `dest[s][i]` is the rank that row i of rank s goes to. Throws InvalidArgument if it is none.
   explicit Routing(std::vector<std::vector<std::int32_t>> dest);
+  /// The same with experts for ranks. Throws InvalidArgument if there is no such expert, or the number of
+  /// ranks does not divide that of experts.
+  static Routing to_experts(std::vector<std::vector<std::int32_t>> dest, int experts);
 
   int world() const { return static_cast<int>(dest_.size()); }
+  /// Number of destinations.
+  int experts() const { return experts_; }
+  /// Destinations of a rank: from experts_per_rank() · rank on.
+  int experts_per_rank() const { return per_rank_; }
+  int rank_of(int dest) const { return dest / per_rank_; }
+
   std::int64_t rows(int source) const { return static_cast<std::int64_t>(dest_[source].size()); }
   std::int32_t dest(int source, std::int64_t row) const { return dest_[source][row]; }
   const std::vector<std::vector<std::int32_t>>& table() const { return dest_; }
@@ -23,31 +36,52 @@ class Routing {
   /// Number of rows of `source` before `row` that go to `dest`. row = rows(source) counts all of them.
   std::int64_t count_before(int source, int dest, std::int64_t row) const {
     const std::int64_t block = row / block_rows;
-    std::int64_t count = prefix_[source][static_cast<std::size_t>(block) * world() + dest];
+    std::int64_t count = prefix_[source][static_cast<std::size_t>(block) * experts_ + dest];
     const std::int32_t* const to = dest_[source].data();
     for (std::int64_t i = block * block_rows; i < row; ++i) count += to[i] == dest;
     return count;
   }
   std::int64_t count(int source, int dest) const { return count_before(source, dest, rows(source)); }
+  /// Number of rows that `source` sends to a rank.
+  std::int64_t count_to_rank(int source, int rank) const;
 
-  /// Number of rows that `dest` receives from ranks below `source`: the first row of `source` in the output
-  /// of `dest`.
+  /// First row of those from `source` to `dest` among the rows that the rank of `dest` receives.
+  /// source = world(): their end.
   std::int64_t receive_base(int dest, int source) const;
-  /// Number of rows that `dest` receives.
-  std::int64_t received(int dest) const { return receive_base(dest, world()); }
+  /// Number of rows that a rank receives.
+  std::int64_t received(int rank) const { return receive_base((rank + 1) * per_rank_ - 1, world()); }
+  /// Row `row` of rank `source`.
+  struct Row {
+    std::int32_t source = 0;
+    std::int64_t row = 0;
+  };
+  /// Row `index` of those that a rank receives.
+  Row received_row(int rank, std::int64_t index) const;
+  /// The rows that a rank receives, in their order.
+  std::vector<Row> received_rows(int rank) const;
   /// Number of rows of all ranks below `source`: the global index of its row 0.
   std::int64_t global_base(int source) const { return bases_[static_cast<std::size_t>(source)]; }
 
-  bool operator==(const Routing& other) const { return dest_ == other.dest_; }
+  bool operator==(const Routing& other) const { return experts_ == other.experts_ && dest_ == other.dest_; }
 
  private:
   /// A prefix is stored for each block, not for each row: that would take too much memory. Rows of a block
   /// are counted one by one.
   static constexpr std::int64_t block_rows = 16;
 
+  /// Number of destinations (0: that of the ranks), and what one is called in messages. Without a default, so
+  /// that `{}` is none.
+  struct Destinations {
+    Destinations(int count, std::string_view name) : count(count), name(name) {}
+    int count;
+    std::string_view name;
+  };
+  Routing(std::vector<std::vector<std::int32_t>> dest, const Destinations& all);
+
   std::vector<std::vector<std::int32_t>> dest_;
-  std::vector<std::vector<std::int32_t>> prefix_;  // [source][block · world + dest]: count before the block
-  std::vector<std::int64_t> bases_;                // by source; the last entry is the total
+  int experts_, per_rank_;
+  std::vector<std::vector<std::int32_t>> prefix_;  // [source][block · experts + dest]: count before the block
+  std::vector<std::int64_t> bases_{0};             // by source; the last entry is the total
 };
 
 }  // namespace shingle

@@ -30,6 +30,7 @@ std::vector<Role> roles_of(const Work& work);
 /// - down: inner×n, or n×inner with transpose_b
 /// - bias: 1×b_cols; norm_weight: 1×out_cols
 /// - keys, values, keys_grad and values_grad: kv_rows×kv_cols
+/// - topk_weights: a row for each token, a column for each choice
 /// - grad and attended: a_rows×k; lse: a row for each query, a column for each head
 /// - residual, out and sum: out_rows×out_cols
 Shape shape_of(const Problem& problem, Role role, int rank);
@@ -37,7 +38,7 @@ Shape shape_of(const Problem& problem, Role role, int rank);
 Shape shape_of(const Workload& workload, Role role);
 Shape shape_of(const Work& work, Role role, int rank);
 
-/// Type of a role's matrix: f32 for lse, else that of the problem or the workload.
+/// Type of a role's matrix: f32 for lse and topk_weights, else that of the problem or the workload.
 DType dtype_of(const Problem& problem, Role role);
 DType dtype_of(const Work& work, Role role);
 

@@ -257,6 +257,7 @@ bool instrumented(const Gemm& step) {
 void require_served(const Plan& plan, const Step& step) {
   const auto* gemm = std::get_if<Gemm>(&step);
   if (gemm != nullptr && gemm->grid.tiles() > 0 && instrumented(*gemm)) serve(plan, *gemm);
+  if (gemm != nullptr && !gemm->groups.empty()) throw Unsupported("CUDA: grouped products are not served");
   const auto* pass = std::get_if<Elementwise>(&step);
   if (pass != nullptr) require_served(plan, *pass);
   if (const auto* exchange = std::get_if<Exchange>(&step)) require_served(plan, *exchange);

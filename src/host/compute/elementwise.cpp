@@ -38,6 +38,7 @@ ElementwiseTask::ElementwiseTask(const Plan& plan, const Elementwise& step, cons
   for (const Placement& source : step.from) from_.push_back(views(memory, source, epoch));
   to_ = views(memory, step.to, epoch);
   to_.at = first_replica(step.to);
+  if (step.factors.buffer >= 0) factors_ = memory.view(step.factors, epoch);
   if (step.epilogue.bias) bias_ = memory.view(step.bias, epoch);
   if (step.norm.enabled) weight_ = memory.view(step.norm_weight, epoch);
   if (step.norm.residual) {
@@ -123,10 +124,12 @@ void ElementwiseTask::run_tile(Worker& worker, std::int64_t position) const {
     locate(from_[s], position, worker.rows.data() + s * count, tile.rows);
   locate(to_, position, to, tile.rows);
 
-  const bool reorder = sources == 1 && !step_.epilogue.any() && from_[0].type == to_.type;
+  const bool weighted = step_.factors.buffer >= 0;
+  const bool reorder = sources == 1 && !step_.epilogue.any() && !weighted && from_[0].type == to_.type;
   const auto bytes = tile.cols * static_cast<std::int64_t>(size_bytes(to_.type));
   float* x = worker.row.reserve<float>(tile.cols);
-  float* bias = worker.vectors.reserve<float>(tile.cols);
+  float* bias = worker.vectors.reserve<float>(2 * tile.cols + static_cast<std::int64_t>(sources));
+  float *widened = bias + tile.cols, *factors = widened + tile.cols;
   if (step_.epilogue.bias) widen(bias_.type, bias_.at(0, tile.col), bias, tile.cols);
   for (std::size_t i = 0; i < count; ++i) {
     if (to[i] == nullptr) continue;
@@ -135,9 +138,19 @@ void ElementwiseTask::run_tile(Worker& worker, std::int64_t position) const {
       continue;
     }
     std::fill_n(x, tile.cols, 0.0f);
-    for (std::size_t s = 0; s < sources; ++s)
-      if (const std::byte* source = worker.rows[s * count + i])
+    if (weighted)
+      widen(factors_.type, factors_.at(tile.row + static_cast<std::int64_t>(i)), factors,
+            static_cast<std::int64_t>(sources));
+    for (std::size_t s = 0; s < sources; ++s) {
+      const std::byte* const source = worker.rows[s * count + i];
+      if (source == nullptr) continue;
+      if (weighted) {
+        widen(from_[s].type, source, widened, tile.cols);
+        add_scaled(x, widened, factors[s], tile.cols);
+      } else {
         widen_add(from_[s].type, source, x, tile.cols);
+      }
+    }
     if (step_.epilogue.bias) add(x, bias, tile.cols);
     activate(step_.epilogue.activation, x, tile.cols);
     narrow(to_.type, x, to[i], tile.cols);

@@ -42,7 +42,7 @@ class ElementwiseTask {
   const Elementwise& step_;
   std::vector<Views> from_;
   Views to_, residual_, sum_;  ///< `to_`: only the first of several ranks that receive the same output
-  View bias_, weight_;
+  View factors_, bias_, weight_;
   std::int64_t out_cols_;
 };
 

@@ -29,7 +29,7 @@ GemmTask::GemmTask(const Plan& plan, const Gemm& step, const Memory& memory, Pro
       outs_(plan.ranks.size()),
       out_type_(plan.buffers[static_cast<std::size_t>(step.out.slice.buffer)].dtype),
       k_(step.transpose_a ? a_.rows : a_.cols),
-      gate_cols_((step.transpose_b ? b_.rows : b_.cols) / 2),
+      gate_cols_(step.grid.cols),
       execution_(execution),
       native_(multiplies_natively(a_.type)),
       swiglu_(step.epilogue.activation == Activation::swiglu) {
@@ -47,7 +47,8 @@ std::int64_t GemmTask::blocks(int workers) const {
 }
 
 void GemmTask::run(Worker& worker, std::int64_t position, std::int64_t block, std::int64_t blocks) const {
-  const TileRect tile = step_.grid.rect(step_.grid.tile(position));
+  const ProductTile at = product_tile(step_, step_.grid.tile(position));
+  const TileRect& tile = at.rect;
   Block part{0, 0, tile.rows, tile.cols};
   if (blocks > 1) {
     const std::int64_t across = ceil_div(smaller(step_.grid.tile_cols, step_.grid.cols), block_cols);
@@ -59,17 +60,24 @@ void GemmTask::run(Worker& worker, std::int64_t position, std::int64_t block, st
   if (part.rows == 0 || part.cols == 0) return;
   find_segments(worker, position, part);
   if (direct(worker.segments)) {
-    run_direct(worker, tile, part);
+    run_direct(worker, at, part);
   } else {
-    run_blocked(worker, tile, part);
+    run_blocked(worker, at, part);
   }
   if (replicas(step_.out).size() > 1) store_again(position, part);
+}
+
+/// As shingle::for_each_piece, for the tile of the product at a position.
+template <class Visit>
+void GemmTask::for_each_piece(const Placement& at, std::int64_t position, Visit&& visit) const {
+  shingle::for_each_piece(at, step_.grid, plan_.routing(), position,
+                          product_tile(step_, step_.grid.tile(position)).rect, visit);
 }
 
 /// Copies the block stored on the first destination rank to the other destination ranks.
 void GemmTask::store_again(std::int64_t position, const Block& block) const {
   const View& first = outs_[static_cast<std::size_t>(to_.slice.rank)];
-  for_each_piece(step_.out, step_.grid, plan_.routing(), position, [&](const Piece& piece) {
+  for_each_piece(step_.out, position, [&](const Piece& piece) {
     if (piece.rank == to_.slice.rank) return;
     const View& other = outs_[static_cast<std::size_t>(piece.rank)];
     const std::int64_t from = larger(piece.tile_row, block.row),
@@ -83,7 +91,7 @@ void GemmTask::store_again(std::int64_t position, const Block& block) const {
 std::int64_t GemmTask::crossing(std::int64_t position) const {
   const std::int64_t cols = step_.grid.rect(step_.grid.tile(position)).cols;
   std::int64_t elements = 0;
-  for_each_piece(step_.out, step_.grid, plan_.routing(), position, [&](const Piece& piece) {
+  for_each_piece(step_.out, position, [&](const Piece& piece) {
     if (piece.rank != step_.a.rank) elements += piece.rows * cols;
   });
   return elements * static_cast<std::int64_t>(size_bytes(out_type_));
@@ -94,14 +102,14 @@ std::int64_t GemmTask::crossing(std::int64_t position) const {
 void GemmTask::find_segments(Worker& worker, std::int64_t position, const Block& block) const {
   auto& segments = worker.segments;
   segments.clear();
-  const TileRect tile = step_.grid.rect(step_.grid.tile(position));
+  const ProductTile tile = product_tile(step_, step_.grid.tile(position));
   const std::int64_t first = block.row, last = block.row + block.rows;
-  for_each_piece(to_, step_.grid, plan_.routing(), position, [&](const Piece& piece) {
+  for_each_piece(to_, position, [&](const Piece& piece) {
     const std::int64_t from = larger(piece.tile_row, first), to = smaller(piece.tile_row + piece.rows, last);
     if (from >= to) return;
-    step_.a_rows.for_each_run(tile.row + from, to - from, [&](const RowRun& run) {
+    tile.for_each_a_run(step_, from, to - from, [&](const RowRun& run) {
       if (run.matrix_row < 0) return;
-      const std::int64_t row = run.virtual_row - tile.row;
+      const std::int64_t row = run.virtual_row - tile.rect.row;
       segments.push_back(
           {row, run.rows, run.matrix_row, piece.rank, piece.row + row - piece.tile_row, piece.col});
     });
@@ -114,8 +122,8 @@ bool GemmTask::direct(const std::vector<Segment>& segments) const {
          std::ranges::all_of(segments, [](const Segment& s) { return s.rows >= least_direct_rows; });
 }
 
-void GemmTask::run_direct(Worker& worker, const TileRect& tile, const Block& block) const {
-  const Operand b = b_operand(worker, tile.col + block.col, block.cols, 0);
+void GemmTask::run_direct(Worker& worker, const ProductTile& tile, const Block& block) const {
+  const Operand b = b_operand(worker, tile, tile.rect.col + block.col, block.cols, 0);
   for (const Segment& segment : worker.segments) {
     const Operand a = a_operand(worker, {&segment, 1}, segment.rows, tile);
     const View& out = outs_[static_cast<std::size_t>(segment.out_rank)];
@@ -124,7 +132,7 @@ void GemmTask::run_direct(Worker& worker, const TileRect& tile, const Block& blo
   }
 }
 
-void GemmTask::run_blocked(Worker& worker, const TileRect& tile, const Block& block) const {
+void GemmTask::run_blocked(Worker& worker, const ProductTile& tile, const Block& block) const {
   // Batches hold block_rows rows. A segment that does not fit whole continues in the next batch.
   std::vector<Segment> batch;
   std::int64_t rows = 0;
@@ -149,18 +157,18 @@ void GemmTask::run_blocked(Worker& worker, const TileRect& tile, const Block& bl
   flush();
 }
 
-void GemmTask::run_scratch(Worker& worker, std::span<const Segment> segments, const TileRect& tile,
+void GemmTask::run_scratch(Worker& worker, std::span<const Segment> segments, const ProductTile& tile,
                            std::int64_t col, std::int64_t cols) const {
   std::int64_t rows = 0;
   for (const Segment& segment : segments) rows += segment.rows;
   const Operand a = a_operand(worker, segments, rows, tile);
   for (int which = 0; which < (swiglu_ ? 2 : 1); ++which) {
-    const Operand b = b_operand(worker, tile.col + col + which * gate_cols_, cols, which);
+    const Operand b = b_operand(worker, tile, tile.rect.col + col + which * gate_cols_, cols, which);
     multiply(worker, a, b, rows, cols,
              reinterpret_cast<std::byte*>(worker.product[which].reserve<float>(rows * cols)), cols,
              DType::f32);
   }
-  finish(worker, segments, tile, col, cols);
+  finish(worker, segments, tile.rect, col, cols);
 }
 
 void GemmTask::multiply(Worker& worker, const Operand& a, const Operand& b, std::int64_t rows,

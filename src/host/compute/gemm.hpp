@@ -37,16 +37,19 @@ class GemmTask {
     std::int64_t row, col;  // strides, in elements
   };
 
+  template <class Visit>
+  void for_each_piece(const Placement& at, std::int64_t position, Visit&& visit) const;
   void store_again(std::int64_t position, const Block& block) const;
   void find_segments(Worker& worker, std::int64_t position, const Block& block) const;
   bool direct(const std::vector<Segment>& segments) const;
-  void run_direct(Worker& worker, const TileRect& tile, const Block& block) const;
-  void run_blocked(Worker& worker, const TileRect& tile, const Block& block) const;
-  void run_scratch(Worker& worker, std::span<const Segment> segments, const TileRect& tile, std::int64_t col,
-                   std::int64_t cols) const;
+  void run_direct(Worker& worker, const ProductTile& tile, const Block& block) const;
+  void run_blocked(Worker& worker, const ProductTile& tile, const Block& block) const;
+  void run_scratch(Worker& worker, std::span<const Segment> segments, const ProductTile& tile,
+                   std::int64_t col, std::int64_t cols) const;
   Operand a_operand(Worker& worker, std::span<const Segment> segments, std::int64_t rows,
-                    const TileRect& tile) const;
-  Operand b_operand(Worker& worker, std::int64_t col, std::int64_t cols, int which) const;
+                    const ProductTile& tile) const;
+  Operand b_operand(Worker& worker, const ProductTile& tile, std::int64_t col, std::int64_t cols,
+                    int which) const;
   void multiply(Worker& worker, const Operand& a, const Operand& b, std::int64_t rows, std::int64_t cols,
                 std::byte* c, std::int64_t c_row, DType out) const;
   void finish(Worker& worker, std::span<const Segment> segments, const TileRect& tile, std::int64_t col,

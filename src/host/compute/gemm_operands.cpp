@@ -26,7 +26,7 @@ bool consecutive(std::span<const Segment> segments) {
 }  // namespace
 
 GemmTask::Operand GemmTask::a_operand(Worker& worker, std::span<const Segment> segments, std::int64_t rows,
-                                      const TileRect& tile) const {
+                                      const ProductTile& tile) const {
   const bool widened = !native_;
   if (!widened && consecutive(segments)) {
     const std::int64_t row = segments[0].a_row;
@@ -37,7 +37,7 @@ GemmTask::Operand GemmTask::a_operand(Worker& worker, std::span<const Segment> s
   const auto size = static_cast<std::int64_t>(widened ? sizeof(float) : size_bytes(a_.type));
   std::byte* panel = worker.a_panel.reserve(rows * k_ * size);
   const Operand packed = step_.transpose_a ? Operand{panel, 1, rows} : Operand{panel, k_, 1};
-  const PanelKey key{execution_, tile.row + segments[0].tile_row, rows};
+  const PanelKey key{execution_, tile.rect.row + segments[0].tile_row, rows};
   if (worker.a_key == key) return packed;
   worker.a_key = key;
   std::int64_t done = 0;
@@ -54,20 +54,23 @@ GemmTask::Operand GemmTask::a_operand(Worker& worker, std::span<const Segment> s
   return packed;
 }
 
-GemmTask::Operand GemmTask::b_operand(Worker& worker, std::int64_t col, std::int64_t cols, int which) const {
+GemmTask::Operand GemmTask::b_operand(Worker& worker, const ProductTile& tile, std::int64_t col,
+                                      std::int64_t cols, int which) const {
+  const std::int64_t row = tile.group == nullptr ? 0 : weight_of(step_, *tile.group).row - step_.b.row;
   if (native_) {
-    if (step_.transpose_b) return {b_.at(col), 1, b_.ld};
-    return {b_.at(0, col), b_.ld, 1};
+    if (step_.transpose_b) return {b_.at(row + col), 1, b_.ld};
+    return {b_.at(row, col), b_.ld, 1};
   }
   float* panel = worker.b_panel[which].reserve<float>(k_ * cols);
   const Operand packed{reinterpret_cast<std::byte*>(panel), step_.transpose_b ? 1 : cols,
                        step_.transpose_b ? k_ : 1};
-  const PanelKey key{execution_, col, cols};
+  const PanelKey key{execution_, row * b_.cols + col, cols};
   if (worker.b_key[which] == key) return packed;
   worker.b_key[which] = key;
   const std::int64_t lines = step_.transpose_b ? cols : k_, length = step_.transpose_b ? k_ : cols;
   for (std::int64_t i = 0; i < lines; ++i)
-    widen(b_.type, step_.transpose_b ? b_.at(col + i) : b_.at(i, col), panel + i * length, length);
+    widen(b_.type, step_.transpose_b ? b_.at(row + col + i) : b_.at(row + i, col), panel + i * length,
+          length);
   return packed;
 }
 

@@ -167,6 +167,10 @@ void sum(DType type, std::span<const std::byte* const> sources, std::span<std::b
   }
 }
 
+SHINGLE_VECTOR void add_scaled(float* x, const float* y, float factor, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) x[i] += factor * y[i];
+}
+
 SHINGLE_VECTOR void add(float* x, const float* bias, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) x[i] += bias[i];
 }

@@ -20,6 +20,8 @@ void widen_add(DType type, const std::byte* source, float* target, std::int64_t 
 void sum(DType type, std::span<const std::byte* const> sources, std::span<std::byte* const> targets,
          std::int64_t count);
 
+/// x += factor · y.
+void add_scaled(float* x, const float* y, float factor, std::int64_t count);
 /// x += bias. Below: relu, gelu and silu in place.
 void add(float* x, const float* bias, std::int64_t count);
 void activate(Activation activation, float* x, std::int64_t count);

@@ -216,6 +216,11 @@ void fields(auto& f, Is<CollectiveConfig> auto& c) {
   f.optional("transport", c.transport);
 }
 
+void fields(auto& f, Is<Experts> auto& e) {
+  f.required("count", e.count);
+  f.required("topk", e.topk);
+}
+
 template <Is<Problem> P>
 void fields(auto& f, P& p) {
   f.required("op", p.op);
@@ -232,6 +237,7 @@ void fields(auto& f, P& p) {
   f.optional("row_order", p.row_order);
   f.optional("row_block", p.row_block);
   f.optional("attention", p.attention);
+  f.optional("experts", p.experts);
   auto table = p.routing ? p.routing->table() : std::vector<std::vector<std::int32_t>>{};
   f.optional("routing", table);
   if constexpr (reads<P>) {
@@ -239,7 +245,9 @@ void fields(auto& f, P& p) {
     if (table.size() > max_world)
       f.fail("routing", fmt::format("{} ranks, at most {}", table.size(), max_world));
     try {
-      p.routing = std::make_shared<const Routing>(std::move(table));
+      p.routing = std::make_shared<const Routing>(p.experts.count > 0
+                                                      ? Routing::to_experts(std::move(table), p.experts.count)
+                                                      : Routing(std::move(table)));
     } catch (const InvalidArgument& e) {
       f.fail("routing", e.what());
     }
@@ -291,12 +299,18 @@ void fields(auto& f, Is<placement::Pools> auto& p) {
   f.optional("source", p.source, -1);
   f.optional("dest", p.dest, -1);
   f.optional("bases", p.bases);
+  f.optional("first", p.first);
 }
 
 void fields(auto& f, Is<placement::Routed> auto& p) {
   f.optional("source", p.source, -1);
   f.optional("dest", p.dest, -1);
   f.optional("bases", p.bases);
+  f.optional("one_rank", p.one_rank);
+}
+
+void fields(auto& f, Is<placement::Returned> auto& p) {
+  f.required("rank", p.rank);
 }
 
 void fields(auto& f, Is<placement::Owners> auto& p) {
@@ -329,11 +343,19 @@ void fields(auto& f, Is<Resources> auto& r) {
   f.optional("most", r.most);
 }
 
+void fields(auto& f, Is<RowGroup> auto& g) {
+  f.required("a_row", g.a_row);
+  f.required("row", g.row);
+  f.required("rows", g.rows);
+  f.required("weight", g.weight);
+}
+
 void fields(auto& f, Is<Gemm> auto& g) {
   f.required("grid", g.grid);
   f.required("a", g.a);
   f.required("b", g.b);
   f.required("a_rows", g.a_rows);
+  f.optional("groups", g.groups);
   f.optional("transpose_a", g.transpose_a);
   f.optional("transpose_b", g.transpose_b);
   f.optional("epilogue", g.epilogue);
@@ -349,6 +371,7 @@ void fields(auto& f, Is<Elementwise> auto& e) {
   f.optional("first", e.first);
   f.optional("count", e.count, -1);
   f.required("from", e.from);
+  f.optional("factors", e.factors);
   f.required("to", e.to);
   f.optional("epilogue", e.epilogue);
   f.optional("bias", e.bias);

@@ -42,6 +42,7 @@ class Describer {
         fmt::format("gemm {}x{}x{}{}: {} * {}", g.grid.rows, g.grid.cols, g.transpose_a ? g.a.rows : g.a.cols,
                     tiles(g.grid, {&g.out}, g.gates, g.notify), operand(g.a, g.transpose_a, g.a_rows),
                     operand(g.b, g.transpose_b));
+    if (!g.groups.empty()) text += fmt::format(", {} groups of rows", g.groups.size());
     return text + epilogue(g.epilogue) + " -> " + placement(g.out) + hooks(g.gates, g.notify) +
            workers(g.resources);
   }
@@ -53,6 +54,7 @@ class Describer {
                                    tiles(e.grid, placements, e.gates, e.notify));
     if (e.first != 0 || e.count >= 0) text += fmt::format(", items {}:{}", e.first, last_item(e));
     for (std::size_t i = 0; i < e.from.size(); ++i) text += (i == 0 ? ": " : " + ") + placement(e.from[i]);
+    if (e.factors != Slice{}) text += fmt::format(", weighed by {}", slice(e.factors));
     text += epilogue(e.epilogue);
     if (e.norm.residual)
       text += fmt::format(", + {} (kept in {})", slice(e.residual.slice), slice(e.sum.slice));
@@ -191,6 +193,9 @@ class Describer {
   static std::string placed(const std::string& at, const placement::Routed& p) {
     if (p.dest < 0) return fmt::format("{} of every row's destination", at);
     return fmt::format("{} (rows from rank {} for rank {})", at, p.source, p.dest);
+  }
+  static std::string placed(const std::string& at, const placement::Returned&) {
+    return at + ", each row on its source";
   }
   static std::string placed(const std::string& at, const placement::Owners&) {
     return fmt::format("{} of every row's owner", at);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "counter_growth.hpp"
+#include "shingle/plan/placement.hpp"
 #include "shingle/plan/shapes.hpp"
 #include "symmetry.hpp"
 
@@ -77,11 +78,11 @@ Builder::Builder(const Problem& problem, const Machine& machine, const Params& p
   const auto same = [&](std::int64_t rows) { return std::vector<std::int64_t>(ranks(), rows); };
   a = problem.transpose_a ? user(Role::a, same(problem.k), problem.m) : user(Role::a, a_rows, problem.k);
   if (problem.traits().multiplies())
-    b = problem.transpose_b ? user(Role::b, same(problem.b_cols()), problem.k)
-                            : user(Role::b, same(problem.k), problem.b_cols());
+    b = problem.transpose_b ? user(Role::b, same(problem.weights() * problem.b_cols()), problem.k)
+                            : user(Role::b, same(problem.weights() * problem.k), problem.b_cols());
   if (problem.traits().chains())
-    down = problem.transpose_b ? user(Role::down, same(problem.n), problem.inner)
-                               : user(Role::down, same(problem.inner), problem.n);
+    down = problem.transpose_b ? user(Role::down, same(problem.weights() * problem.n), problem.inner)
+                               : user(Role::down, same(problem.weights() * problem.inner), problem.n);
   if (problem.epilogue.bias) bias = user(Role::bias, same(1), problem.b_cols());
   if (problem.norm.enabled) norm_weight = user(Role::norm_weight, same(1), problem.out_cols());
   if (problem.norm.residual) residual = user(Role::residual, out_rows, problem.out_cols());
@@ -90,6 +91,8 @@ Builder::Builder(const Problem& problem, const Machine& machine, const Params& p
     keys = user(Role::keys, kv_rows, problem.kv_cols());
     values = user(Role::values, kv_rows, problem.kv_cols());
   }
+  if (problem.traits().grouped && problem.traits().after)
+    topk_weights = user(Role::topk_weights, out_rows, problem.experts.topk);
   if (problem.traits().backward) {
     grad = user(Role::grad, a_rows, problem.k);
     attended = user(Role::attended, a_rows, problem.k);
@@ -290,6 +293,17 @@ Gemm Builder::gemm(int rank, const TileGrid& grid, const RowMap& a_rows, Placeme
   return gemm;
 }
 
+Gemm Builder::grouped(Gemm product, const Slice& a, std::vector<RowGroup> groups, TileSize tile,
+                      const TileOrder& order) const {
+  if (groups.empty()) groups.emplace_back();  // no rows: still a grouped product, whose B stacks weights
+  const std::int64_t cols = product.grid.cols;
+  tile.cols = tile.within(1, cols).cols;
+  product.grid = make_grid(padded_rows(groups, tile.rows), cols, tile.rows, tile.cols, order);
+  product.a = a;
+  product.groups = std::move(groups);
+  return product;
+}
+
 Gemm Builder::up_gemm(int rank, const TileGrid& grid, const RowMap& a_rows, Placement placement) const {
   Gemm up = gemm(rank, grid, a_rows, std::move(placement));
   up.b = all(b, rank);
@@ -400,6 +414,9 @@ std::optional<Reason> infeasible(const Problem& problem, const Machine& machine,
         return Reason{
             "a transposed A has a column a row of the output: ranks with different numbers of rows need "
             "transpose_a off"};
+  const Mechanism mechanism = mechanism_of(params);
+  if (problem.traits().grouped && mechanism != Mechanism::sequential && mechanism != Mechanism::fused)
+    return Reason{fmt::format("{} does not plan grouped products: use sequential or fused", name(mechanism))};
   if (auto reason = no_worker_left(machine, problem.op == Op::gemm ? 0 : machine.collective_workers))
     return reason;
   const bool configures = std::visit(
@@ -463,9 +480,9 @@ void finish_rows(Builder& build, int rank, std::int32_t from, std::int64_t rows)
 }
 
 Rounding rounding(const Problem& problem) {
+  if (problem.traits().reduces()) return {Summing::library, problem.dtype};
   if (problem.traits().backward && problem.world > 1) return {Summing::parts, problem.dtype};
-  const bool sums = statements(problem).front().summing != Summing::none;
-  return {sums ? Summing::library : Summing::none, problem.dtype};
+  return {statements(problem).front().summing, problem.dtype};
 }
 
 }  // namespace shingle::planner

@@ -39,7 +39,7 @@ class Builder {
 
   std::int32_t a = -1, out = -1;  ///< user buffers; -1 if there is none
   std::int32_t b = -1, bias = -1, residual = -1, norm_weight = -1, sum = -1, keys = -1, values = -1,
-               down = -1, payload = -1;
+               down = -1, topk_weights = -1, payload = -1;
   /// attention-backward.
   std::int32_t grad = -1, attended = -1, lse = -1, keys_grad = -1, values_grad = -1;
 
@@ -94,6 +94,10 @@ class Builder {
   /// The first of two products with its activation, without hooks. The planner sets the same fields as for
   /// gemm().
   Gemm up_gemm(int rank, const TileGrid& grid, const RowMap& a_rows, Placement out) const;
+  /// A product of the rows of `a` with a weight for each group, in tiles of this size. A group's output lies
+  /// at its row of the product's place. Of the product's grid only the columns count.
+  Gemm grouped(Gemm product, const Slice& a, std::vector<RowGroup> groups, TileSize tile,
+               const TileOrder& order) const;
   /// Attention of the tokens in `q`, without hooks; `first` is the first of them. `k` and `v` hold all
   /// tokens.
   Attend attend(std::int64_t first, const Slice& q, const Slice& k, const Slice& v, const Slice& to) const;

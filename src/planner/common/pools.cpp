@@ -68,7 +68,8 @@ Placement Pools::receive(int source, int dest, const Slice& buffer) const {
 Elementwise pack(const Routing& routing, int rank, const TileGrid& grid, Placement from, const Slice& to) {
   placement::Pools pools{{grid.positions()}, rank};
   std::int64_t base = 0;
-  for (int peer = 0; peer < routing.world(); base += routing.count(rank, peer++)) pools.bases.push_back(base);
+  for (int dest = 0; dest < routing.experts(); base += routing.count(rank, dest++))
+    pools.bases.push_back(base);
   Elementwise pass;
   pass.grid = grid;
   pass.from.push_back(std::move(from));

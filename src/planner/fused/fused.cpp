@@ -167,7 +167,8 @@ FusedParams choose(const Problem& p, const Machine& machine, const FusedParams& 
     chosen.helpers = summing(machine, params, product, moved, bound || for_all);
   }
   const bool fills = params.unregistered && p.op == Op::gemm_alltoall && !p.norm.enabled;
-  if (p.op == Op::alltoall_gemm || fills) chosen.helpers = helpers_of(machine, params);
+  if (p.op == Op::alltoall_gemm || (p.traits().grouped && p.traits().before) || fills)
+    chosen.helpers = helpers_of(machine, params);
   if (p.traits().shards_a()) {
     chosen.comm_rows = params.comm_rows > 0 ? params.comm_rows : communication_rows(p, machine);
     chosen.pull = params.pull && !params.unregistered;
@@ -217,6 +218,11 @@ Result<Plan> plan_fused(const Problem& problem, const Machine& host, const Fused
       break;
     case Op::alltoall_gemm:
       planner::fuse_dispatch(build, machine);
+      break;
+    case Op::alltoall_grouped_gemm:
+    case Op::grouped_gemm_alltoall:
+    case Op::moe:
+      planner::fuse_experts(build, machine);
       break;
     case Op::mlp:
       planner::fuse_mlp(build, machine);

@@ -26,6 +26,10 @@ void fuse_scatter(FusedBuilder& build, const Machine& machine);
 /// alltoall+gemm: rows are pushed where the routing sends them; a tile awaits the rows that it needs.
 void fuse_dispatch(FusedBuilder& build, const Machine& machine);
 
+/// alltoall+grouped-gemm, grouped-gemm+alltoall and moe: tokens are pushed to their experts, products are
+/// stored where their tokens are.
+void fuse_experts(FusedBuilder& build, const Machine& machine);
+
 /// Appends a gated pass with a work queue, shared by `some` workers in `lane` beside the GEMM and `rest`
 /// workers after it. The helpers start only when there are items to do. Earlier they would delay a GEMM that
 /// takes all of its workers at once.

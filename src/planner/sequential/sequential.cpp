@@ -208,6 +208,11 @@ Result<Plan> plan_sequential(const Problem& problem, const Machine& host, const 
     case Op::alltoall_gemm:
       plan_dispatch(build);
       break;
+    case Op::alltoall_grouped_gemm:
+    case Op::grouped_gemm_alltoall:
+    case Op::moe:
+      planner::experts_in_sequence(build, planner::tile_size(machine, {}));
+      break;
     case Op::mlp:
       planner::plan_mlp_slices(build, {0, problem.shard_rows()});
       break;

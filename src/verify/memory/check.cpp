@@ -14,6 +14,8 @@ ComputeRules::ComputeRules(const Problem& problem)
       k(problem.k),
       inner(problem.inner),
       b_cols(problem.b_cols()),
+      out_cols(problem.out_cols()),
+      weights(problem.weights()),
       product(problem.epilogue),
       result(problem.result_epilogue()),
       norm(problem.norm) {}

@@ -39,8 +39,10 @@ struct ComputeRules {
   std::int64_t k = 0;  ///< of the only or the first product; 0: each product has its own, kept in its content
   std::int64_t inner = 0;  ///< K of the second product
   std::int64_t b_cols = 0;
-  Epilogue product{};  ///< that a product may apply
-  Epilogue result{};   ///< that a pass over the result may apply
+  std::int64_t out_cols = 0;
+  std::int64_t weights = 1;  ///< that B stacks
+  Epilogue product{};        ///< that a product may apply
+  Epilogue result{};         ///< that a pass over the result may apply
   Norm norm{};
 };
 
@@ -62,6 +64,7 @@ class MemoryCheck {
     std::int64_t global_row;  ///< row of the problem that tile_row is
     std::uint64_t ranks;
     ValueTable::Id value;  ///< value of the rows over all of K; 0: inputs
+    std::int32_t weight;   ///< that a first product was computed with
   };
 
   /// Parts of an attention that a merge has read.
@@ -92,6 +95,7 @@ class MemoryCheck {
 
   void user(const Segment& s, std::int32_t index);
   void check_output(const Segment& s, std::int32_t index, Role role, std::uint8_t done);
+  void check_grouped_output(const Segment& s, std::int32_t index, const Slice& all, std::uint8_t done);
   void workload_user(const Workload& workload, const Segment& s, std::int32_t index);
   void check_results(const Workload& workload, const Segment& s, std::int32_t index);
   void overwrite_all(const Segment& s, std::int32_t index);
@@ -114,13 +118,18 @@ class MemoryCheck {
   void check_complete(const Place& at, const Rect& rect, const Content& found);
   TokenRange unread(std::int32_t index, std::int64_t col, const Seen& wanted);
   const std::vector<TileRows>& read_a(const Gemm& step, const Segment& s, std::int32_t index,
-                                      const TileRect& rect, Content::Of wanted);
+                                      const ProductTile& tile, Content::Of wanted);
   Content::Of wanted_a(const Gemm& step, const Segment& s, Content::Of b) const;
-  Content read_b(const Gemm& step, const Segment& s, std::int32_t index, const TileRect& rect);
+  Content read_b(const Gemm& step, const Segment& s, std::int32_t index, const ProductTile& tile);
   void elementwise(const Elementwise& step, const Segment& s, std::int32_t index);
   Content summed(Content sum, const Content& c, const Segment& s, const Place& at, const Rect& cell);
   void move_tile(const Elementwise& step, const Segment& s, std::int32_t index, std::int64_t item);
   void finish_rows(const Elementwise& step, const Segment& s, std::int32_t index, std::int64_t tile_row);
+  void combine_tile(const Elementwise& step, const Segment& s, std::int32_t index, std::int64_t item);
+  std::int64_t first_weighed(const Elementwise& step, const Segment& s, std::int32_t index,
+                             std::int64_t item);
+  void take_choice(const Elementwise& step, const Segment& s, std::int32_t index, std::int64_t item,
+                   std::size_t choice, std::int64_t first, RegionMap<ValueTable::Id>& sums);
   void check_in_place(const Elementwise& step, const Segment& s, std::int64_t item);
   std::uint64_t check_vector(const Slice& vector, Content::Of of, const Segment& s, std::int32_t index,
                              std::int64_t first, std::int64_t cols, std::int64_t logical);

@@ -19,7 +19,11 @@ void MemoryCheck::elementwise(const Elementwise& step, const Segment& s, std::in
     spend_pieces(step, item);
     if (row_wise(step))
       finish_rows(step, s, index, item);
-    else if (!step.grid.phantom(step.grid.tile(item)))
+    else if (step.grid.phantom(step.grid.tile(item)))
+      continue;
+    else if (step.factors != Slice{})
+      combine_tile(step, s, index, item);
+    else
       move_tile(step, s, index, item);
   }
 }

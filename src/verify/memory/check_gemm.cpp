@@ -31,8 +31,9 @@ Content::Of MemoryCheck::wanted_a(const Gemm& step, const Segment& s, Content::O
 }
 
 const std::vector<MemoryCheck::TileRows>& MemoryCheck::read_a(const Gemm& step, const Segment& s,
-                                                              std::int32_t index, const TileRect& rect,
+                                                              std::int32_t index, const ProductTile& tile,
                                                               Content::Of wanted) {
+  const TileRect& rect = tile.rect;
   std::vector<TileRows>& rows = a_tile_rows_;
   if (a_segment_ == index && a_row_ == rect.row && a_wanted_ == wanted) return rows;
   a_segment_ = index;
@@ -41,7 +42,7 @@ const std::vector<MemoryCheck::TileRows>& MemoryCheck::read_a(const Gemm& step, 
   rows.clear();
   budget_.spend(Budget::expanded, runs_at_most(step.a_rows, rect.rows));
   const bool t = step.transpose_a;
-  step.a_rows.for_each_run(rect.row, rect.rows, [&](const RowRun& run) {
+  tile.for_each_a_run(step, 0, rect.rows, [&](const RowRun& run) {
     if (run.matrix_row < 0) return;
     const Place at =
         t ? piece_place(step.a, step.a.row, step.a.rows, step.a.col + run.matrix_row, run.rows, s.epoch)
@@ -54,8 +55,12 @@ const std::vector<MemoryCheck::TileRows>& MemoryCheck::read_a(const Gemm& step, 
                      fmt::format("reads {} ({}) as its rows of A", memory_.describe(at, cell), text_of(c)));
       const std::int64_t first = t ? cell.col : cell.row, count = t ? cell.cols : cell.rows;
       const std::int64_t start = t ? at.rect.col : at.rect.row;
-      TileRows next{run.virtual_row - rect.row + first - start, count, first + (t ? c.col : c.row), c.ranks,
-                    c.value};
+      TileRows next{run.virtual_row - rect.row + first - start,
+                    count,
+                    first + (t ? c.col : c.row),
+                    c.ranks,
+                    c.value,
+                    c.weight};
       // A cell may be cut along k. Its rows are then seen several times and must agree.
       budget_.spend(Budget::compared, static_cast<std::int64_t>(rows.size()));
       bool seen_before = false;
@@ -71,7 +76,8 @@ const std::vector<MemoryCheck::TileRows>& MemoryCheck::read_a(const Gemm& step, 
       if (seen_before) return;
       // Computed rows are not joined, because later parts along k may have different values.
       if (next.value == 0 && !rows.empty() && rows.back().tile_row + rows.back().rows == next.tile_row &&
-          rows.back().ranks == next.ranks && rows.back().global_row + rows.back().rows == next.global_row) {
+          rows.back().ranks == next.ranks && rows.back().weight == next.weight &&
+          rows.back().global_row + rows.back().rows == next.global_row) {
         rows.back().rows += next.rows;
       } else {
         rows.push_back(next);
@@ -83,27 +89,37 @@ const std::vector<MemoryCheck::TileRows>& MemoryCheck::read_a(const Gemm& step, 
 
 /// Returns the weight (there may be two), the column of the product that the tile starts at, and the ranks
 /// that own the weight.
-Content MemoryCheck::read_b(const Gemm& step, const Segment& s, std::int32_t index, const TileRect& rect) {
+Content MemoryCheck::read_b(const Gemm& step, const Segment& s, std::int32_t index, const ProductTile& tile) {
   Content result;
+  const TileRect& rect = tile.rect;
+  const Slice stored = tile.group == nullptr ? step.b : weight_of(step, *tile.group);
   const bool t = step.transpose_b, gated = step.epilogue.activation == Activation::swiglu;
   for (int half = 0; half < (gated ? 2 : 1); ++half) {
     // `up` follows `gate` in the slice of B, which may hold only some columns of each.
     const std::int64_t shift = half * (rules_.b_cols / 2);
     const std::int64_t col = rect.col + half * step.grid.cols;
-    const Place at = t ? piece_place(step.b, step.b.row + col, rect.cols, step.b.col, step.b.cols, s.epoch)
-                       : piece_place(step.b, step.b.row, step.b.rows, step.b.col + col, rect.cols, s.epoch);
+    const Place at = t ? piece_place(stored, stored.row + col, rect.cols, stored.col, stored.cols, s.epoch)
+                       : piece_place(stored, stored.row, stored.rows, stored.col + col, rect.cols, s.epoch);
     bool first = half == 0;
     memory_.read(at, index, -1, [&](const Rect& cell, const Content& c) {
-      const std::int64_t k_offset = t ? c.col + step.b.col : c.row + step.b.row;
-      const std::int64_t c_col = (t ? at.rect.row + c.row : at.rect.col + c.col) - shift;
+      // Row of the stack of weights that the slice begins at, and the weight there.
+      const bool second = c.of == Content::Of::down;
+      const std::int64_t top = c.row + stored.row;
+      const std::int64_t rows =
+          second ? (t ? rules_.out_cols : rules_.inner) : (t ? rules_.b_cols : rules_.k);
+      const std::int64_t number = rules_.weights > 1 ? top / rows : 0, below = top - number * rows;
+      const std::int64_t k_offset = t ? c.col + stored.col : below;
+      const std::int64_t c_col = (t ? below + col : at.rect.col + c.col) - shift;
       const bool weight = c.of == Content::Of::b || c.of == Content::Of::down;
       if (!weight || c.epoch != s.epoch || k_offset != 0 || t != rules_.transpose_b ||
-          (!first && (c.of != result.of || c_col != result.col || c.ranks != result.ranks)))
+          (!first &&
+           (c.of != result.of || c_col != result.col || c.ranks != result.ranks || number != result.weight)))
         fail_content(
             s, fmt::format("reads {} ({}) as its columns of B", memory_.describe(at, cell), text_of(c)));
       result.of = c.of;
       result.col = c_col;
       result.ranks = c.ranks;
+      result.weight = static_cast<std::int32_t>(number);
       first = false;
     });
   }
@@ -111,10 +127,12 @@ Content MemoryCheck::read_b(const Gemm& step, const Segment& s, std::int32_t ind
 }
 
 void MemoryCheck::gemm_tile(const Gemm& step, const Segment& s, std::int32_t index, std::int64_t item) {
-  const TileRect rect = step.grid.rect(step.grid.tile(item));
-  const Content b = read_b(step, s, index, rect);
-  const std::vector<TileRows>& rows = read_a(step, s, index, rect, wanted_a(step, s, b.of));
-  const bool first_of_two = rules_.chains && b.of == Content::Of::b;
+  const ProductTile tile = product_tile(step, step.grid.tile(item));
+  const TileRect& rect = tile.rect;
+  if (rect.rows == 0) return;
+  const Content b = read_b(step, s, index, tile);
+  const std::vector<TileRows>& rows = read_a(step, s, index, tile, wanted_a(step, s, b.of));
+  const bool first_of_two = rules_.chains && b.of == Content::Of::b, second = b.of == Content::Of::down;
   const std::int64_t k = step.transpose_a ? step.a.rows : step.a.cols;
   if (step.epilogue.bias) {
     check_owner(s, check_vector(step.bias, Content::Of::bias, s, index, rect.col, rect.cols, b.col), b);
@@ -125,7 +143,7 @@ void MemoryCheck::gemm_tile(const Gemm& step, const Segment& s, std::int32_t ind
                   b);
   }
   budget_.spend(Budget::expanded, pieces_at_most(step.out, rect));
-  for_each_piece(step.out, step.grid, plan_.routing(), item, [&](const Piece& piece) {
+  for_each_piece(step.out, step.grid, plan_.routing(), item, rect, [&](const Piece& piece) {
     budget_.spend(Budget::compared, static_cast<std::int64_t>(rows.size()));
     // Rows of the tile that are phantom in A but have a place in the output may hold any value.
     std::int64_t next = piece.tile_row;
@@ -143,6 +161,9 @@ void MemoryCheck::gemm_tile(const Gemm& step, const Segment& s, std::int32_t ind
       next = to;
       if (run.ranks != 0 && run.ranks != b.ranks)
         fail_content(s, "multiplies A of one rank with B of another");
+      if (second && run.weight != b.weight)
+        fail_content(s, fmt::format("multiplies the first product of expert {} with the second weight of {}",
+                                    run.weight, b.weight));
       const std::int64_t row = piece.row + from - piece.tile_row;
       Content c{first_of_two ? Content::Of::hidden : Content::Of::c,
                 0,
@@ -152,6 +173,7 @@ void MemoryCheck::gemm_tile(const Gemm& step, const Segment& s, std::int32_t ind
                 b.ranks,
                 rules_.k == 0 ? static_cast<std::int32_t>(smaller(k, max_extent)) : 0,
                 values_.stored(values_.product(s.rank, s.lane, s.step, run.value), dtype_of(step.out.slice))};
+      c.weight = b.weight;
       // A first product always passes the step's epilogue, because no other product uses it.
       c.done = first_of_two ? (step.epilogue.any() ? epilogue_done : 0) : check_epilogue(c, step.epilogue, s);
       memory_.write(

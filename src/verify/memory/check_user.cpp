@@ -86,6 +86,11 @@ void MemoryCheck::provide_input(const Segment& s, Role role) {
     case Role::down:
       set(all.rect, {Content::Of::down, 0, 0, 0, 0, own});
       return;
+    case Role::topk_weights: {
+      const GlobalRun tokens = p.out_runs(s.rank).front();
+      set(all.rect, {Content::Of::topk_weights, 0, 0, tokens.global_row - tokens.local_row, 0, own});
+      return;
+    }
     case Role::bias:
       set(all.rect, {Content::Of::bias, 0, 0, 0, 0, p.traits().chains() ? made_with : whose});
       return;
@@ -117,6 +122,7 @@ void MemoryCheck::check_output(const Segment& s, std::int32_t index, Role role, 
   const std::int32_t buffer = find_buffer(plan_, role);
   if (buffer < 0) return;
   const Slice all = whole(plan_, buffer, s.rank);
+  if (p.traits().grouped) return check_grouped_output(s, index, all, done);
   int source = 0;  // source rank of the current rows, which are ordered by source
   for (const GlobalRun& run : p.out_runs(s.rank)) {
     Content expected{
@@ -131,6 +137,35 @@ void MemoryCheck::check_output(const Segment& s, std::int32_t index, Role role, 
     Place at = place(all, s.epoch - 1);
     at.rect = {run.local_row, run.rows, 0, all.cols};
     expect(at, index, expected);
+  }
+}
+
+/// Rows by expert: products of tokens with the expert's weight. Or tokens: sums of all their choices.
+void MemoryCheck::check_grouped_output(const Segment& s, std::int32_t index, const Slice& all,
+                                       std::uint8_t done) {
+  const Problem& p = plan_.problem();
+  const Routing& routing = *p.routing;
+  const auto expect_rows = [&](std::int64_t row, std::int64_t rows, const Content& expected) {
+    Place at = place(all, s.epoch - 1);
+    at.rect = {row, rows, 0, all.cols};
+    expect(at, index, expected);
+  };
+  Content expected{Content::Of::c, done, s.epoch - 1};
+  if (p.traits().after) {
+    const GlobalRun tokens = p.out_runs(s.rank).front();
+    expected.done = combined_done;
+    expected.row = tokens.global_row;
+    return expect_rows(0, tokens.rows, expected);
+  }
+  expected.ranks = std::uint64_t{1} << s.rank;
+  const std::vector<Routing::Row> rows = routing.received_rows(s.rank);
+  budget_.spend(Budget::expanded, static_cast<std::int64_t>(rows.size()));
+  for (std::size_t row = 0; row < rows.size(); ++row) {
+    const auto [source, routed] = rows[row];
+    const GlobalRun tokens = p.a_runs(source).front();
+    expected.row = tokens.global_row + routed % larger(tokens.rows, 1) - static_cast<std::int64_t>(row);
+    expected.weight = routing.dest(source, routed) % routing.experts_per_rank();
+    expect_rows(static_cast<std::int64_t>(row), 1, expected);
   }
 }
 

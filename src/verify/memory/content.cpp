@@ -19,6 +19,7 @@ std::string text_of(const Content& c) {
                                           "log-sum-exp",
                                           "down",
                                           "the first product",
+                                          "top-k weights",
                                           "payload",
                                           "gradient of the attention",
                                           "part of the gradient of Q",
@@ -31,17 +32,19 @@ std::string text_of(const Content& c) {
     for (int r = 0; r < 64; ++r)
       if (c.ranks >> r & 1) text += fmt::format(" {}", r);
   }
+  if (c.weight != 0) text += fmt::format(" with weight {}", c.weight);
   if (c.depth != 0) text += fmt::format(" over K = {}", c.depth);
   if (c.done & epilogue_done) text += ", epilogue applied";
   if (c.done & residual_done) text += ", residual added";
   if (c.done & norm_done) text += ", normalised";
+  if (c.done & combined_done) text += ", combined";
   return text + fmt::format(" of epoch {}", c.epoch);
 }
 
 bool addable(const Content& a, const Content& b) {
   const bool summed = a.of == Content::Of::c || a.of == Content::Of::payload;
-  return summed && a.of == b.of && a.depth == b.depth && a.row == b.row && a.col == b.col &&
-         a.epoch == b.epoch && a.done == 0 && b.done == 0 && a.ranks != 0 && b.ranks != 0 &&
+  return summed && a.of == b.of && a.depth == b.depth && a.weight == b.weight && a.row == b.row &&
+         a.col == b.col && a.epoch == b.epoch && a.done == 0 && b.done == 0 && a.ranks != 0 && b.ranks != 0 &&
          (a.ranks & b.ranks) == 0;
 }
 

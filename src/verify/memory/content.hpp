@@ -23,6 +23,7 @@ struct Content {
     lse,      ///< its log-sum-exp: a column for each head
     down,
     hidden,
+    topk_weights,
     payload,
     grad,        ///< of the result of an attention
     q_grad,      ///< part of the gradient of Q by some keys
@@ -36,13 +37,14 @@ struct Content {
   std::int64_t col = 0;
   std::uint64_t ranks =
       0;  ///< c: ranks with products in the sum; a, b: ranks that own the operand; 0: no rank in particular
-  std::int32_t depth = 0;  ///< product of a workload: the K that it sums over
-  std::int32_t value = 0;  ///< expression that computes it: ValueTable::Id
+  std::int32_t depth = 0;   ///< product of a workload: the K that it sums over
+  std::int32_t value = 0;   ///< expression that computes it: ValueTable::Id
+  std::int32_t weight = 0;  ///< c of a grouped product: which of its rank's weights
 
   bool operator==(const Content&) const = default;
 };
 
-enum Done : std::uint8_t { epilogue_done = 1, residual_done = 2, norm_done = 4 };
+enum Done : std::uint8_t { epilogue_done = 1, residual_done = 2, norm_done = 4, combined_done = 8 };
 
 std::string text_of(const Content& c);
 

@@ -22,6 +22,7 @@ inline constexpr std::uint32_t max_count = 1u
 inline constexpr std::int32_t max_workers = 1 << 20;
 inline constexpr std::size_t max_lanes = 256;
 inline constexpr std::int32_t max_queues = 1024;
+inline constexpr std::size_t max_groups = std::size_t{1} << 20;  ///< of a grouped product
 
 /// Thrown at the first defect. malformed() catches it.
 struct Flaw {

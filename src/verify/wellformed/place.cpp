@@ -1,6 +1,8 @@
 // Well-formed: counters, slices, grids and placements of a step, for all tiles at once in closed form.
 #include "step.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "shingle/plan/placement.hpp"
@@ -169,23 +171,23 @@ void StepCheck::placed(const Field& field, const Slice& s, const placement::Subt
 
 void StepCheck::placed(const Field& field, const Slice& s, const placement::Pools& p,
                        const TileGrid& g) const {
-  source(field, p.source, p.dest, g);
+  source(field, p.source, p.dest, p.first, g);
   groups(field.at("ends"), p.ends, g);
   const Routing& routing = *plan_.routing();
-  const int first = p.dest < 0 ? 0 : p.dest, count = p.dest < 0 ? routing.world() : 1;
+  const int first = p.dest < 0 ? 0 : p.dest, count = p.dest < 0 ? routing.experts() : 1;
   const std::size_t wanted = p.ends.size() * static_cast<std::size_t>(count);
   require(p.bases.size() == wanted, field.at("bases"), "{} of them, but there are {} pools", p.bases.size(),
           wanted);
   for (int d = 0; d < count; ++d) {
-    std::int64_t before = 0;
+    std::int64_t before = routed_rows_before(routing, g, p.source, first + d, 0, p.first);
     for (std::size_t group = 0; group < p.ends.size(); ++group) {
-      const std::int64_t until = routed_rows_before(routing, g, p.source, first + d, p.ends[group]);
+      const std::int64_t until = routed_rows_before(routing, g, p.source, first + d, p.ends[group], p.first);
       const std::int64_t base =
           p.bases[group * static_cast<std::size_t>(count) + static_cast<std::size_t>(d)];
       const bool empty = until == before;
       require(base >= 0 && (empty || until - before <= s.rows - base), field.at("bases"),
-              "the pool of group {} for rank {} has {} rows from {} on, but the slice ends at {}", group,
-              first + d, until - before, base, s.rows);
+              "the pool of group {} for destination {} has {} rows from {} on, but the slice ends at {}",
+              group, first + d, until - before, base, s.rows);
       before = until;
     }
   }
@@ -193,14 +195,17 @@ void StepCheck::placed(const Field& field, const Slice& s, const placement::Pool
 
 void StepCheck::placed(const Field& field, const Slice& s, const placement::Routed& p,
                        const TileGrid& g) const {
-  source(field, p.source, p.dest, g);
-  const int world = plan_.world();
-  const std::size_t wanted = p.dest < 0 ? static_cast<std::size_t>(world) : 1;
+  source(field, p.source, p.dest, 0, g);
+  const Routing& routing = *plan_.routing();
+  const int all = routing.experts();
+  const std::size_t wanted = p.dest < 0 ? static_cast<std::size_t>(all) : 1;
   require(p.bases.size() == wanted, field.at("bases"), "{} of them, not {}", p.bases.size(), wanted);
-  for (int d = p.dest < 0 ? 0 : p.dest; d < (p.dest < 0 ? world : p.dest + 1); ++d) {
+  for (int d = p.dest < 0 ? 0 : p.dest; d < (p.dest < 0 ? all : p.dest + 1); ++d) {
+    if (p.one_rank && routing.rank_of(d) != s.rank) continue;
     const std::int64_t base = p.bases[p.dest < 0 ? static_cast<std::size_t>(d) : 0];
-    const std::int64_t rows = plan_.routing()->count_before(p.source, d, g.rows);
-    const std::int64_t have = p.dest < 0 ? buffer(s).rows[static_cast<std::size_t>(d)] - s.row : s.rows;
+    const std::int64_t rows = routing.count_before(p.source, d, g.rows);
+    const std::int64_t have =
+        p.dest < 0 ? buffer(s).rows[static_cast<std::size_t>(routing.rank_of(d))] - s.row : s.rows;
     require(base >= 0 && (rows == 0 || rows <= have - base), field.at("bases"),
             "{} rows from {} on, but the slice ends at {}", rows, base, have);
   }
@@ -217,6 +222,17 @@ void StepCheck::placed(const Field& field, const Slice& s, const placement::Owne
   const std::int64_t rows = smaller(p.rows.limit, all);
   for (int r = 0; r < plan_.world(); ++r)
     reaches(field.at("slice"), s, r, smaller(larger(rows - r * p.rows.stride, 0), p.rows.stride));
+}
+
+void StepCheck::placed(const Field& field, const Slice& s, const placement::Returned& p,
+                       const TileGrid& g) const {
+  require(plan_.routing() != nullptr, field, "the problem has no routing");
+  index(p.rank, plan_.ranks, field.at("rank"), "ranks");
+  const Routing& routing = *plan_.routing();
+  require(g.rows <= routing.received(p.rank), field, "{} rows, but rank {} receives {}", g.rows, p.rank,
+          routing.received(p.rank));
+  for (int source = 0; source < plan_.world(); ++source)
+    reaches(field.at("slice"), s, source, routing.rows(source));
 }
 
 /// All tiles fit the slice one below the other.
@@ -238,13 +254,19 @@ void StepCheck::reaches(const Field& field, const Slice& s, int rank, std::int64
           "{} rows from {} on are not in '{}', which has {} on rank {}", rows, s.row, b.name, have, rank);
 }
 
-/// The problem's routing has the grid's rows on `source`; `dest` is a rank, or -1 for all.
-void StepCheck::source(const Field& field, std::int32_t source, std::int32_t dest, const TileGrid& g) const {
+/// The problem's routing has the grid's rows on `source`, from row `first` on; `dest` is a destination, or -1
+/// for all.
+void StepCheck::source(const Field& field, std::int32_t source, std::int32_t dest, std::int64_t first,
+                       const TileGrid& g) const {
   require(plan_.routing() != nullptr, field, "the problem has no routing");
+  const Routing& routing = *plan_.routing();
   index(source, plan_.ranks, field.at("source"), "ranks");
-  if (dest != -1) index(dest, plan_.ranks, field.at("dest"), "ranks");
-  const std::int64_t routed_rows = plan_.routing()->rows(source);
-  require(g.rows <= routed_rows, field, "{} rows, but rank {} has {} to send", g.rows, source, routed_rows);
+  require(dest >= -1 && dest < routing.experts(), field.at("dest"), "{} is none of the {} destinations", dest,
+          routing.experts());
+  const std::int64_t rows = routing.rows(source);
+  require(first >= 0 && first <= rows && g.rows <= rows - first, field,
+          "{} rows{}, but rank {} has {} to send", g.rows,
+          first == 0 ? "" : fmt::format(" from {} on", first), source, rows);
 }
 
 }  // namespace shingle::wellformed

@@ -6,6 +6,8 @@
 #include <utility>
 #include <variant>
 
+#include "shingle/plan/placement.hpp"
+
 namespace shingle::wellformed {
 namespace {
 
@@ -96,18 +98,59 @@ void StepCheck::operator()(const Gemm& g) const {
   own({"b"}, g.b);
   const std::int64_t m = g.transpose_a ? g.a.cols : g.a.rows, k = g.transpose_a ? g.a.rows : g.a.cols;
   const std::int64_t b_k = g.transpose_b ? g.b.cols : g.b.rows, n = g.transpose_b ? g.b.rows : g.b.cols;
-  require(k >= 1 && k == b_k, {"b"}, "op(A) has {} columns, op(B) {} rows", k, b_k);
-  require(n == (g.epilogue.activation == Activation::swiglu ? 2 : 1) * g.grid.cols, {"b"},
-          "op(B) has {} columns, but the grid {}{}", n, g.grid.cols,
-          g.epilogue.activation == Activation::swiglu ? " of gate and up each" : "");
+  if (g.groups.empty()) {
+    require(k >= 1 && k == b_k, {"b"}, "op(A) has {} columns, op(B) {} rows", k, b_k);
+    require(n == weight_cols(g), {"b"}, "op(B) has {} columns, but the grid {}{}", n, g.grid.cols,
+            g.epilogue.activation == Activation::swiglu ? " of gate and up each" : "");
+  } else {
+    groups(g);
+  }
   require(buffer(g.a).dtype == buffer(g.b).dtype, {"b"}, "{}, but A is {}", name(buffer(g.b).dtype),
           name(buffer(g.a).dtype));
-  row_map({"a_rows"}, g.a_rows, g.grid.rows, m);
+  if (g.groups.empty()) row_map({"a_rows"}, g.a_rows, g.grid.rows, m);
   vector({"bias"}, g.bias, g.epilogue.bias, n);
-  placement({"out"}, g.out, g.grid);
+  placement({"out"}, g.out, placed_rows(g));
   store({"out"}, g.out.slice);
   hooks(g.gates, g.notify, g.grid);
   resources(g.resources);
+}
+
+/// The grid that the output of a product has for its placement: in a grouped product, the rows up to the last
+/// that a group has.
+TileGrid StepCheck::placed_rows(const Gemm& g) {
+  TileGrid grid = g.grid;
+  if (!g.groups.empty()) grid.rows = 0;
+  for (const RowGroup& group : g.groups) grid.rows = larger(grid.rows, group.row + group.rows);
+  return grid;
+}
+
+/// Groups of a grouped product: rows of A, weights that B stacks, and whole tiles of virtual rows.
+void StepCheck::groups(const Gemm& g) const {
+  require(!plan_.workload() && plan_.problem().traits().grouped, {"groups"}, "the problem has no experts");
+  require(g.groups.size() <= max_groups, {"groups"}, "{} of them, at most {}", g.groups.size(), max_groups);
+  require(!g.transpose_a && !g.epilogue.bias, {"groups"},
+          "a grouped product has no transposed A and no bias");
+  require(std::holds_alternative<placement::Matrix>(g.out.form) ||
+              std::holds_alternative<placement::Returned>(g.out.form),
+          {"out"}, "a grouped product stores rows, not {}", Placement::names[g.out.form.index()]);
+  const std::int64_t k = g.a.cols, weight_rows = g.transpose_b ? weight_cols(g) : k;
+  require(k >= 1 && g.b.cols == (g.transpose_b ? k : weight_cols(g)), {"b"},
+          "{} columns do not fit a K of {} and {} columns of the product", g.b.cols, k, weight_cols(g));
+  require(weight_rows >= 1 && g.b.rows % weight_rows == 0, {"b"}, "{} rows do not stack weights of {}",
+          g.b.rows, weight_rows);
+  const std::int64_t weights = g.b.rows / weight_rows;
+  for (std::size_t i = 0; i < g.groups.size(); ++i) {
+    const RowGroup& group = g.groups[i];
+    const Field field{"groups", i};
+    require(group.rows >= 0 && group.a_row >= 0 && group.a_row <= g.a.rows - group.rows, field,
+            "rows {} to {} are not in A, which has {}", group.a_row, group.a_row + group.rows, g.a.rows);
+    require(group.row >= 0 && group.row <= max_rows - group.rows, field, "its output begins at row {}",
+            group.row);
+    require(group.weight >= 0 && group.weight < weights, field, "weight {} is none of the {}", group.weight,
+            weights);
+  }
+  const std::int64_t rows = padded_rows(g.groups, g.grid.tile_rows);
+  require(g.grid.rows == rows, {"grid"}, "{} rows, but the groups take {}", g.grid.rows, rows);
 }
 
 void StepCheck::operator()(const Elementwise& e) const {
@@ -123,6 +166,13 @@ void StepCheck::operator()(const Elementwise& e) const {
   for (std::size_t i = 0; i < e.from.size(); ++i) {
     one_rank({"from", i}, e.from[i]);
     placement({"from", i}, e.from[i], e.grid);
+  }
+  if (e.factors != Slice{}) {
+    own({"factors"}, e.factors);
+    require(e.factors.rows == e.grid.rows && e.factors.cols == static_cast<std::int64_t>(e.from.size()),
+            {"factors"}, "{}x{}, not a factor for each of {} rows and {} sources", e.factors.rows,
+            e.factors.cols, e.grid.rows, e.from.size());
+    require(!row_wise(e) && !e.epilogue.any(), {"factors"}, "a weighted sum has no epilogue and no norm");
   }
   // The output of a row of tiles is one piece, as wide as the output.
   const std::int64_t wide = row_wise(e) ? out_cols : 0;

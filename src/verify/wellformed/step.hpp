@@ -91,6 +91,8 @@ class StepCheck {
   void vector(const Field& field, const Slice& s, bool wanted, std::int64_t cols) const;
   void grid(const TileGrid& g) const;
   void groups(const Field& field, const std::vector<std::int64_t>& ends, const TileGrid& g) const;
+  void groups(const Gemm& g) const;
+  static TileGrid placed_rows(const Gemm& g);
   void row_map(const Field& field, const RowMap& map, std::int64_t virtual_rows, std::int64_t rows) const;
   void placement(const Field& field, const Placement& p, const TileGrid& g, std::int64_t wide = 0) const;
   void placed(const Field& field, const Slice& s, const placement::Matrix& p, const TileGrid& g) const;
@@ -99,10 +101,12 @@ class StepCheck {
   void placed(const Field& field, const Slice& s, const placement::Pools& p, const TileGrid& g) const;
   void placed(const Field& field, const Slice& s, const placement::Routed& p, const TileGrid& g) const;
   void placed(const Field& field, const Slice& s, const placement::Owners& p, const TileGrid& g) const;
+  void placed(const Field& field, const Slice& s, const placement::Returned& p, const TileGrid& g) const;
   void stacked(const Field& field, const Slice& s, const TileGrid& g) const;
   void one_rank(const Field& field, const Placement& p) const;
   void reaches(const Field& field, const Slice& s, int rank, std::int64_t rows) const;
-  void source(const Field& field, std::int32_t source, std::int32_t dest, const TileGrid& g) const;
+  void source(const Field& field, std::int32_t source, std::int32_t dest, std::int64_t first,
+              const TileGrid& g) const;
   void hooks(const std::vector<TileGate>& gates, const std::vector<TileNotify>& notifies,
              const TileGrid& g) const;
   void flags(const Elementwise& e) const;

@@ -65,9 +65,9 @@ Shape user_shape(const Problem& p, Role role, int rank) {
       if (p.transpose_a) return {p.k, p.traits().shards_a() ? p.shard_rows() : p.m};
       return {p.traits().shards_a() ? rows_of_shard(p, rank) : p.a_rows(rank), p.k};
     case Role::b:
-      return p.transpose_b ? Shape{p.b_cols(), p.k} : Shape{p.k, p.b_cols()};
     case Role::down:
-      return p.transpose_b ? Shape{p.n, p.inner} : Shape{p.inner, p.n};
+    case Role::topk_weights:
+      return shape_of(p, role, rank);
     case Role::bias:
       return {1, p.b_cols()};
     case Role::norm_weight:
@@ -108,6 +108,8 @@ bool is_asked_for(const Problem& p, Role role) {
       return p.traits().backward;
     case Role::down:
       return p.traits().chains();
+    case Role::topk_weights:
+      return p.traits().grouped && p.traits().after;
     case Role::payload:
       return false;
     case Role::residual:
@@ -167,9 +169,10 @@ void check_buffers(const Plan& plan, const auto& work) {
               kind, shape.rows, shape.cols);
     }
   }
-  for (const Role role : {Role::a, Role::b, Role::bias, Role::residual, Role::norm_weight, Role::keys,
-                          Role::values, Role::down, Role::payload, Role::grad, Role::attended, Role::lse,
-                          Role::out, Role::sum, Role::keys_grad, Role::values_grad})
+  for (const Role role :
+       {Role::a, Role::b, Role::bias, Role::residual, Role::norm_weight, Role::keys, Role::values, Role::down,
+        Role::topk_weights, Role::payload, Role::grad, Role::attended, Role::lse, Role::out, Role::sum,
+        Role::keys_grad, Role::values_grad})
     require(!is_asked_for(work, role) || find_buffer(plan, role) >= 0, "buffers", "none is the user's {}",
             name(role));
 }

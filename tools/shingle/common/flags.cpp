@@ -152,6 +152,12 @@ void add_problem_flags(CLI::App& app, ProblemFlags& flags) {
                      attention.lengths.clear();
                      for (const std::string& part : split(t, ',')) attention.lengths.push_back(extent(part));
                    }));
+  add(app, "--experts", "E", "Experts of all ranks, each with a weight of its own", [&](auto& t) {
+    flags.experts.count = static_cast<std::int32_t>(extent(t));
+  })->group(group::experts);
+  add(app, "--topk", "K", "Experts of a token (default: 1)", [&](auto& t) {
+    flags.experts.topk = static_cast<std::int32_t>(extent(t));
+  })->group(group::experts);
   grouped(add(app, "--dtype", "TYPE", "f32, bf16 or f16 (default: f32; with --model bf16)",
               [&](auto& t) { flags.dtype = parse_dtype(t); }));
   grouped(app.add_flag("--transpose-a", flags.transpose_a, "A is stored K×M (the weight gradient)"));

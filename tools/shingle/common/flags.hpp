@@ -28,6 +28,7 @@ struct ProblemFlags {
   std::optional<DType> dtype;
   bool transpose_a = false, transpose_b = false;
   Attention attention;
+  Experts experts;
   Epilogue epilogue;
   bool norm = false, residual = false;
   std::string routing;  ///< a pattern or a file; empty: random
@@ -69,10 +70,11 @@ struct WorldFlags {
 /// Headings of flags in `--help`. Those of params are in shingle/planner/params.hpp; a mechanism's own params
 /// have its name as heading.
 namespace group {
-inline constexpr const char *problem = "Operator", *attention = "Attention", *model = "Operators of a model",
-                            *matrices = "Your own matrices", *world = "Ranks and machine";
+inline constexpr const char *problem = "Operator", *attention = "Attention", *experts = "Experts",
+                            *model = "Operators of a model", *matrices = "Your own matrices",
+                            *world = "Ranks and machine";
 /// Headings of the flags that define operators, and of those that plan them.
-inline const std::vector<std::string> problems{problem, attention, model};
+inline const std::vector<std::string> problems{problem, attention, experts, model};
 const std::vector<std::string>& plans();
 }  // namespace group
 

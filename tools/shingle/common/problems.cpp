@@ -67,6 +67,8 @@ NamedProblem from_sizes(const ProblemFlags& flags, int world) {
                                         problem.traits().multiplies() ? "--k" : "--n and --k"));
     size_by_heads(problem);
   }
+  if (problem.traits().grouped && flags.experts.count == 0)
+    throw InvalidArgument(fmt::format("{} needs --experts", name(problem.op)));
   const bool routed = problem.traits().routes();
   const auto need = [&](const char* flag, std::int64_t size) {
     if (size == 0) throw InvalidArgument(fmt::format("{} needs {}", name(problem.op), flag));
@@ -77,10 +79,10 @@ NamedProblem from_sizes(const ProblemFlags& flags, int world) {
   if (problem.traits().chains()) need("--inner", flags.inner);
   if (routed) {
     problem.routing =
-        make_routing(flags, world, std::vector<std::int64_t>(static_cast<std::size_t>(world), flags.m));
+        make_routing(flags, problem, std::vector<std::int64_t>(static_cast<std::size_t>(world), flags.m));
     if (problem.m == 0)
       for (int rank = 0; rank < problem.routing->world(); ++rank)
-        problem.m = larger(problem.m, problem.routing->rows(rank));
+        problem.m = larger(problem.m, problem.routing->rows(rank) / problem.choices());
   }
   return {"", problem};
 }
@@ -103,15 +105,17 @@ void note_left_out(const std::string& file, const ModelConfig& model) {
   print_note(fmt::format("{}: without {}: {}", file, names, left_out[0].reason));
 }
 
-std::shared_ptr<const Routing> make_routing(const ProblemFlags& flags, int world,
+std::shared_ptr<const Routing> make_routing(const ProblemFlags& flags, const Problem& problem,
                                             const std::vector<std::int64_t>& rows) {
   if (flags.routing.find_first_of("./") != std::string::npos ||
       std::filesystem::is_regular_file(flags.routing))
-    return std::make_shared<Routing>(read_routing_file(flags.routing));
+    return std::make_shared<Routing>(read_routing_file(flags.routing, problem.experts.count));
   const RoutingPattern pattern = parse_routing_pattern(flags.routing.empty() ? "random" : flags.routing);
   if (*std::max_element(rows.begin(), rows.end()) == 0)
     throw InvalidArgument("an all-to-all needs --m, or a routing file in --routing");
-  return std::make_shared<Routing>(shingle::make_routing(pattern, world, rows, flags.seed));
+  return std::make_shared<Routing>(
+      problem.traits().grouped ? make_topk_routing(pattern, problem.world, rows, problem.experts, flags.seed)
+                               : shingle::make_routing(pattern, problem.world, rows, flags.seed));
 }
 
 void apply_flags(const ProblemFlags& flags, Problem& problem) {
@@ -121,6 +125,8 @@ void apply_flags(const ProblemFlags& flags, Problem& problem) {
   problem.transpose_b = flags.transpose_b;
   problem.epilogue = flags.epilogue;
   problem.attention = flags.attention;
+  problem.experts = flags.experts;
+  if (problem.traits().grouped && flags.experts.topk == 0) problem.experts.topk = 1;
   problem.norm.enabled = flags.norm;
   problem.norm.residual = flags.residual;
   problem.row_order = flags.row_order;

@@ -22,7 +22,7 @@ void size_by_heads(Problem& problem);
 void note_left_out(const std::string& file, const ModelConfig& model);
 
 /// The routing that `flags.routing` names, for `rows` rows of each rank. A file has its own numbers of rows.
-std::shared_ptr<const Routing> make_routing(const ProblemFlags& flags, int world,
+std::shared_ptr<const Routing> make_routing(const ProblemFlags& flags, const Problem& problem,
                                             const std::vector<std::int64_t>& rows);
 
 /// Applies the transposes, epilogue, norm and row order of the flags.

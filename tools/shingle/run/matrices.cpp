@@ -134,7 +134,7 @@ UserMatrices::UserMatrices(const MatrixFlags& files, const ProblemFlags& flags, 
     std::vector<std::int64_t> rows;
     const std::int64_t part = ceil_div(m_, world);
     for (int rank = 0; rank < world; ++rank) rows.push_back(smaller(part, m_ - smaller(rank * part, m_)));
-    problem_.routing = make_routing(flags, world, rows);
+    problem_.routing = make_routing(flags, problem_, rows);
     problem_.m = 0;
     for (int rank = 0; rank < problem_.routing->world(); ++rank)
       problem_.m = larger(problem_.m, problem_.routing->rows(rank));

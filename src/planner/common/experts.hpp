@@ -1,0 +1,35 @@
+// Grouped products: rows of experts, and the passes that take tokens there and back.
+#pragma once
+
+#include <vector>
+
+#include "builder.hpp"
+
+namespace shingle::planner {
+
+/// The rows that a rank receives, a group for each source and expert. Groups are ordered by source, then by
+/// expert, and so are rows of A, as an all-to-all delivers them. Rows of the output are ordered by expert,
+/// then by source. Empty groups are left out.
+std::vector<RowGroup> groups_by_source(const Routing& routing, int rank);
+/// The same with the order of A and that of the output exchanged: rows by expert are stored by source.
+std::vector<RowGroup> groups_to_source(const Routing& routing, int rank);
+
+/// The rows that a rank receives, ordered by expert in A and in the output, as groups for each source and
+/// expert. The groups of rank `first` come first, then those of the ranks behind it.
+std::vector<RowGroup> groups_from(const Routing& routing, int rank, int first);
+/// Runs of positions of a product of such groups whose tiles have rows of one source.
+struct SourceRuns {
+  std::vector<std::int64_t> ends;
+  std::vector<std::int32_t> sources;
+};
+SourceRuns runs_by_source(const Gemm& product, const Routing& routing, int rank);
+
+/// Placement of a rank's routed rows in its tokens: choice j of token i is row j · tokens + i.
+Placement rows_of_tokens(const Problem& problem, int rank, const Slice& tokens);
+/// The pass that sums a token's choices. Without places in `from`: these are to be set, one for each choice.
+Elementwise combine(const Builder& build, int rank);
+/// A rank's routed rows of a choice, in a slice that has them by expert.
+Placement choice_by_expert(const Problem& problem, int rank, std::int64_t choice, const TileGrid& grid,
+                           const Slice& from);
+
+}  // namespace shingle::planner

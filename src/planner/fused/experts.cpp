@@ -1,0 +1,157 @@
+// Experts: tokens are pushed where the routing sends them, and products are stored where their tokens are.
+//
+// Tiles have rows of one source. The product that awaits tokens begins with the rank's own, and takes those
+// of other ranks in the order in which they arrive. The product that returns ends with the rank's own rows,
+// which need no link.
+#include "planner/common/experts.hpp"
+
+#include <utility>
+
+#include "fused.hpp"
+
+namespace shingle::planner {
+namespace {
+
+class Experts {
+ public:
+  Experts(FusedBuilder& build, const Machine& machine)
+      : build_(build),
+        p_(build.problem()),
+        routing_(*p_.routing),
+        tile_(tile_size(machine, build.params().tile)),
+        handshake_(build) {
+    std::vector<std::int64_t> routed, received;
+    for (int r = 0; r < p_.world; ++r) {
+      routed.push_back(routing_.rows(r));
+      received.push_back(routing_.received(r));
+    }
+    if (p_.traits().before) {
+      gathered_ = build.buffer("gathered", received, p_.k);
+      arrived_ = build.counter("arrived", p_.world);
+    }
+    if (p_.traits().chains()) hidden_ = build.buffer("hidden", received, p_.inner);
+    if (p_.traits().after) {
+      products_ = build.buffer("products", routed, p_.n);
+      stored_ = build.counter("stored", p_.world);
+    }
+  }
+
+  /// Pushes a rank's tokens to the ranks of their experts, to itself first.
+  void dispatch(int rank) const {
+    const bool beside = build_.helpers() > 0;
+    const std::int32_t lane = beside ? build_.lane(rank, LaneKind::compute, "push") : compute_lane;
+    for (int i = 0; i < p_.world; ++i) {
+      const int to = (rank - i + p_.world) % p_.world;
+      if (routing_.count_to_rank(rank, to) == 0) continue;
+      if (to != rank) handshake_.await(build_, rank, lane, to);
+      build_.step(rank, lane, push(rank, to));
+    }
+  }
+
+  /// The products of a rank. The first awaits tokens, the last returns.
+  void multiply(int rank) const {
+    const bool chains = p_.traits().chains(), before = p_.traits().before.has_value();
+    if (before) {
+      Gemm first = chains ? build_.up_gemm(rank, build_.one_tile(1, p_.inner), {}, in_place(hidden_, rank))
+                          : build_.gemm(rank, build_.one_tile(1), {}, in_place(build_.out, rank));
+      await_tokens(rank, grouped(std::move(first), gathered_, rank));
+    }
+    if (p_.traits().after) {
+      handshake_.await_all(build_, rank, compute_lane);
+      build_.step(rank, compute_lane, returning(rank));
+    }
+  }
+
+  /// Sums the products of a rank's tokens.
+  void combine(int rank) const {
+    for (int holder = 0; holder < p_.world; ++holder)
+      if (const std::uint32_t tiles = returned_tiles(holder, rank); tiles > 0)
+        build_.await(rank, compute_lane, stored_, holder, tiles);
+    Elementwise pass = planner::combine(build_, rank);
+    const std::int64_t tokens = p_.out_rows(rank);
+    for (std::int64_t choice = 0; choice < p_.experts.topk; ++choice)
+      pass.from.push_back(Builder::in_place(build_.rows(products_, rank, choice * tokens, tokens)));
+    build_.step(rank, compute_lane, std::move(pass));
+  }
+
+ private:
+  Placement in_place(std::int32_t buffer, int rank) const {
+    return Builder::in_place(build_.all(buffer, rank));
+  }
+
+  TileGrid pushed_rows(int rank) const { return build_.row_blocks(routing_.rows(rank), p_.k); }
+
+  Elementwise push(int rank, int to) const {
+    placement::Routed store{rank};
+    store.one_rank = true;
+    for (int expert = 0; expert < routing_.experts(); ++expert)
+      store.bases.push_back(routing_.receive_base(expert, rank));
+    Elementwise pass;
+    pass.grid = pushed_rows(rank);
+    pass.from.push_back(rows_of_tokens(p_, rank, build_.all(build_.a, rank)));
+    pass.to = {build_.all(gathered_, to), std::move(store)};
+    pass.notify.push_back({arrived_, {to}, {pass.grid.positions()}, {rank}});
+    pass.resources = {1, build_.helpers() > 0 ? build_.helpers() : build_.workers()};
+    return pass;
+  }
+
+  /// The rows of source `first` come first.
+  Gemm grouped(Gemm product, std::int32_t a, int first) const {
+    const int rank = product.a.rank;
+    product = build_.grouped(std::move(product), build_.all(a, rank), groups_from(routing_, rank, first),
+                             tile_, build_.params().tile.order);
+    product.resources = {1, build_.workers() - build_.helpers()};
+    return product;
+  }
+
+  void await_tokens(int rank, Gemm product) const {
+    SourceRuns runs = runs_by_source(product, routing_, rank);
+    TileGate gate{arrived_, std::move(runs.ends), {}, std::move(runs.sources)};
+    for (const std::int32_t source : gate.entries)
+      gate.targets.push_back(static_cast<std::uint32_t>(pushed_rows(source).tiles()));
+    if (!gate.ends.empty()) product.gates.push_back(std::move(gate));
+    build_.step(rank, compute_lane, std::move(product));
+  }
+
+  /// The product whose rows return to the ranks of their tokens.
+  Gemm returning(int rank) const {
+    Placement back{build_.all(products_, rank), placement::Returned{rank}};
+    Gemm product = grouped(build_.gemm(rank, build_.one_tile(1), {}, std::move(back)),
+                           p_.traits().chains() ? hidden_ : build_.a, (rank + 1) % p_.world);
+    SourceRuns runs = runs_by_source(product, routing_, rank);
+    TileNotify notify{stored_, {}, std::move(runs.ends), {}, std::move(runs.sources)};
+    notify.entries.assign(notify.ends.size(), rank);
+    if (!notify.ends.empty()) product.notify.push_back(std::move(notify));
+    return product;
+  }
+
+  /// Tiles of a rank's last product whose rows return to `source`.
+  std::uint32_t returned_tiles(int rank, int source) const {
+    std::int64_t tiles = 0;
+    for (int i = 0; i < routing_.experts_per_rank(); ++i)
+      tiles += ceil_div(routing_.count(source, rank * routing_.experts_per_rank() + i), tile_.rows);
+    return static_cast<std::uint32_t>(tiles * ceil_div(p_.n, tile_.within(1, p_.n).cols));
+  }
+
+  FusedBuilder& build_;
+  const Problem& p_;
+  const Routing& routing_;
+  TileSize tile_;
+  Handshake handshake_;
+  std::int32_t gathered_ = -1, hidden_ = -1, products_ = -1;  // buffers
+  std::int32_t arrived_ = -1, stored_ = -1;                   // counters: entry p for rank p
+};
+
+}  // namespace
+
+void fuse_experts(FusedBuilder& build, const Machine& machine) {
+  const OperatorTraits& traits = build.problem().traits();
+  const Experts experts(build, machine);
+  for (int r = 0; r < build.world(); ++r) {
+    if (traits.before) experts.dispatch(r);
+    experts.multiply(r);
+  }
+  for (int r = 0; r < build.world() && traits.after; ++r) experts.combine(r);
+}
+
+}  // namespace shingle::planner

@@ -1,0 +1,117 @@
+// Experts: all-to-all, products, all-to-all, one after the other.
+#include "planner/common/experts.hpp"
+
+#include <utility>
+
+#include "planner/common/pools.hpp"
+#include "sequential.hpp"
+
+namespace shingle::planner {
+namespace {
+
+class Sequence {
+ public:
+  Sequence(Builder& build, TileSize tile)
+      : build_(build), p_(build.problem()), routing_(*p_.routing), tile_(tile) {
+    std::vector<std::int64_t> routed, received;
+    for (int r = 0; r < p_.world; ++r) {
+      routed.push_back(routing_.rows(r));
+      received.push_back(routing_.received(r));
+    }
+    if (p_.traits().before) {
+      packed_ = build.buffer("packed", routed, p_.k);
+      arrivals_ = build.buffer("arrivals", received, p_.k);
+      sent_ = build.counter("packed", 1);
+      arrived_ = build.counter("arrived", 1);
+    }
+    if (p_.traits().chains()) hidden_ = build.buffer("hidden", received, p_.inner);
+    if (p_.traits().after) {
+      products_ = build.buffer("products", received, p_.n);
+      returns_ = build.buffer("returns", routed, p_.n);
+      computed_ = build.counter("computed", 1);
+      returned_ = build.counter("returned", 1);
+    }
+  }
+
+  /// Tokens of a rank to the ranks of their experts.
+  void dispatch(int rank) const {
+    build_.step(rank, compute_lane,
+                pack(routing_, rank, build_.row_blocks(routing_.rows(rank), p_.k),
+                     rows_of_tokens(p_, rank, build_.all(build_.a, rank)), build_.all(packed_, rank)));
+    hand_over(build_, rank, sent_, compute_lane, communicate_lane);
+    exchange(rank, packed_, arrivals_, true);
+    hand_over(build_, rank, arrived_, communicate_lane, compute_lane);
+  }
+
+  /// The products of a rank. Rows arrive by source, and leave by source.
+  void multiply(int rank) const {
+    const bool chains = p_.traits().chains();
+    const std::int32_t result = p_.traits().after ? products_ : build_.out;
+    std::vector<RowGroup> groups =
+        p_.traits().before ? groups_by_source(routing_, rank) : groups_to_source(routing_, rank);
+    if (chains) {
+      add(build_.up_gemm(rank, build_.one_tile(1, p_.inner), {}, in_place(hidden_, rank)), arrivals_, groups);
+      for (RowGroup& group : groups) std::swap(group.a_row, group.row);
+    }
+    add(build_.gemm(rank, build_.one_tile(1), {}, in_place(result, rank)),
+        chains               ? hidden_
+        : p_.traits().before ? arrivals_
+                             : build_.a,
+        std::move(groups));
+  }
+
+  /// Products back to the ranks of their tokens, and their sums there.
+  void combine(int rank) const {
+    hand_over(build_, rank, computed_, compute_lane, communicate_lane);
+    exchange(rank, products_, returns_, false);
+    hand_over(build_, rank, returned_, communicate_lane, compute_lane);
+    Elementwise pass = planner::combine(build_, rank);
+    for (std::int64_t choice = 0; choice < p_.experts.topk; ++choice)
+      pass.from.push_back(choice_by_expert(p_, rank, choice, pass.grid, build_.all(returns_, rank)));
+    build_.step(rank, compute_lane, std::move(pass));
+  }
+
+ private:
+  Placement in_place(std::int32_t buffer, int rank) const {
+    return Builder::in_place(build_.all(buffer, rank));
+  }
+
+  void add(Gemm product, std::int32_t a, std::vector<RowGroup> groups) const {
+    const int rank = product.a.rank;
+    build_.step(rank, compute_lane,
+                build_.grouped(std::move(product), build_.all(a, rank), std::move(groups), tile_, {}));
+  }
+
+  /// `there`: to the experts; else back.
+  void exchange(int rank, std::int32_t from, std::int32_t to, bool there) const {
+    std::vector<std::int64_t> out, back;
+    for (int peer = 0; peer < p_.world; ++peer) {
+      out.push_back(routing_.count_to_rank(rank, peer));
+      back.push_back(routing_.count_to_rank(peer, rank));
+    }
+    if (!there) std::swap(out, back);
+    build_.collective(rank, CollectiveKind::alltoall, build_.all(from, rank), build_.all(to, rank),
+                      std::move(out), std::move(back));
+  }
+
+  Builder& build_;
+  const Problem& p_;
+  const Routing& routing_;
+  TileSize tile_;
+  std::int32_t packed_ = -1, arrivals_ = -1, hidden_ = -1, products_ = -1, returns_ = -1;  // buffers
+  std::int32_t sent_ = -1, arrived_ = -1, computed_ = -1, returned_ = -1;                  // counters
+};
+
+}  // namespace
+
+void experts_in_sequence(Builder& build, TileSize tile) {
+  const OperatorTraits& traits = build.problem().traits();
+  const Sequence sequence(build, tile);
+  for (int r = 0; r < build.world(); ++r) {
+    if (traits.before) sequence.dispatch(r);
+    sequence.multiply(r);
+    if (traits.after) sequence.combine(r);
+  }
+}
+
+}  // namespace shingle::planner

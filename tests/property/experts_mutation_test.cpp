@@ -1,0 +1,142 @@
+// Plans of a mixture of experts that are wrong in one place are refused.
+#include <gtest/gtest.h>
+
+#include "shingle/planner/planner.hpp"
+#include "support/mutations.hpp"
+#include "support/random_problem.hpp"
+
+namespace shingle::experts_mutation_test {
+namespace {
+
+using test::expect_refused;
+
+/// Three ranks with two experts each. Every token of 8 goes to two of them, and every rank to every expert.
+Problem experts(Op op) {
+  Problem problem{.op = op, .world = 3, .m = 8, .n = 12, .k = 10};
+  problem.experts = {6, 2};
+  if (problem.traits().chains()) problem.inner = 14;
+  std::vector<std::vector<std::int32_t>> dest(3);
+  for (std::size_t rank = 0; rank < 3; ++rank)
+    for (int choice = 0; choice < 2; ++choice)
+      for (std::int32_t token = 0; token < 8; ++token)
+        dest[rank].push_back((token * 5 + choice + static_cast<std::int32_t>(rank)) % 6);
+  problem.routing = std::make_shared<const Routing>(Routing::to_experts(std::move(dest), 6));
+  return problem;
+}
+
+std::vector<Plan> plans(Op op) {
+  return {plan_sequential(experts(op), {}, {}).value(), plan_fused(experts(op), {}, {}).value()};
+}
+
+TEST(WrongExperts, RowsWithTheWeightOfOthers) {
+  for (const Op op : {Op::alltoall_grouped_gemm, Op::grouped_gemm_alltoall, Op::moe})
+    for (const Plan& plan : plans(op)) {
+      expect_refused<Gemm>(plan, "content", [](Gemm& g) {
+        g.groups.front().weight = 1 - g.groups.front().weight;
+        return true;
+      });
+      expect_refused<Gemm>(plan, "", [](Gemm& g) {
+        std::swap(g.groups.front().a_row, g.groups.back().a_row);
+        return true;
+      });
+      expect_refused<Gemm>(plan, "well-formed", [](Gemm& g) {
+        g.groups.front().weight = 2;
+        return true;
+      });
+      expect_refused<Gemm>(plan, "", [](Gemm& g) {
+        g.groups.pop_back();
+        return true;
+      });
+      expect_refused<Gemm>(plan, "", [](Gemm& g) {
+        g.groups.back().row = g.groups.front().row;
+        return true;
+      });
+    }
+}
+
+TEST(WrongExperts, ChoicesOfOtherTokensOrWeights) {
+  for (const Op op : {Op::grouped_gemm_alltoall, Op::moe})
+    for (const Plan& plan : plans(op)) {
+      const auto combines = [](const Elementwise& pass) { return pass.factors != Slice{}; };
+      expect_refused<Elementwise>(plan, "content", [&](Elementwise& pass) {
+        if (!combines(pass)) return false;
+        std::swap(pass.from[0], pass.from[1]);
+        return true;
+      });
+      expect_refused<Elementwise>(plan, "content", [&](Elementwise& pass) {
+        if (!combines(pass)) return false;
+        pass.from[1] = pass.from[0];
+        return true;
+      });
+      expect_refused<Elementwise>(plan, "content", [&](Elementwise& pass) {
+        if (!combines(pass)) return false;
+        pass.factors.buffer = pass.to.slice.buffer;  // poisoned memory for weights
+        pass.factors.cols = 2;
+        return true;
+      });
+      // A plain sum, without weights.
+      expect_refused<Elementwise>(plan, "content", [&](Elementwise& pass) {
+        if (!combines(pass)) return false;
+        pass.factors = {};
+        return true;
+      });
+      expect_refused<Elementwise>(plan, "", [&](Elementwise& pass) {
+        if (!combines(pass)) return false;
+        pass.from.pop_back();
+        return true;
+      });
+    }
+}
+
+TEST(WrongExperts, TokensToOtherExpertsOrTooEarly) {
+  for (const Op op : {Op::alltoall_grouped_gemm, Op::moe}) {
+    const Plan plan = plan_fused(experts(op), {}, {}).value();
+    expect_refused<Elementwise>(plan, "", [](Elementwise& pass) {
+      auto* to = std::get_if<placement::Routed>(&pass.to.form);
+      if (to == nullptr) return false;
+      std::swap(to->bases[0], to->bases[1]);
+      std::swap(to->bases[2], to->bases[3]);
+      std::swap(to->bases[4], to->bases[5]);
+      return true;
+    });
+    // A pass that pushes the tokens of its rank by another rank's routing.
+    expect_refused<Elementwise>(plan, "", [](Elementwise& pass) {
+      auto* to = std::get_if<placement::Routed>(&pass.to.form);
+      if (to == nullptr) return false;
+      to->source = (to->source + 1) % 3;
+      return true;
+    });
+    expect_refused<Gemm>(plan, "race", [](Gemm& g) {
+      if (g.gates.empty()) return false;
+      --g.gates.front().targets.back();
+      return true;
+    });
+  }
+}
+
+TEST(WrongExperts, ProductsToOtherRowsOrUnannounced) {
+  for (const Op op : {Op::grouped_gemm_alltoall, Op::moe}) {
+    const Plan plan = plan_fused(experts(op), {}, {}).value();
+    expect_refused<Gemm>(plan, "", [](Gemm& g) {
+      auto* back = std::get_if<placement::Returned>(&g.out.form);
+      if (back == nullptr) return false;
+      back->rank = (back->rank + 1) % 3;
+      return true;
+    });
+    expect_refused<Gemm>(plan, "", [](Gemm& g) {
+      if (g.notify.empty()) return false;
+      std::swap(g.notify.front().owners.front(), g.notify.front().owners.back());
+      return true;
+    });
+    // Not for its own products, which lie before in its lane.
+    expect_refused<Await>(plan, "race", [&](Await& a) {
+      const bool stored = plan.counters[static_cast<std::size_t>(a.counter.counter)].name == "stored";
+      if (!stored || a.counter.entry == a.counter.rank) return false;
+      --a.target;
+      return true;
+    });
+  }
+}
+
+}  // namespace
+}  // namespace shingle::experts_mutation_test

@@ -1,0 +1,111 @@
+// Products of a mixture of experts, whatever its routing: plans are proven, results right.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shingle/base/error.hpp"
+#include "support/attention_runs.hpp"
+#include "support/random_problem.hpp"
+
+namespace shingle::experts_test {
+namespace {
+
+using test::Dice;
+using ::testing::HasSubstr;
+
+std::vector<Params> forms(Dice& dice, const Problem& problem) {
+  auto fused = std::get<FusedParams>(test::random_params(dice, problem, Mechanism::fused));
+  fused.helpers = std::min(fused.helpers, 1);  // of two workers
+  return {SequentialParams{}, FusedParams{}, fused};
+}
+
+Problem random_experts(Dice& dice, const test::Limits& limits) {
+  Problem problem;
+  do problem = test::random_problem(dice, limits);
+  while (!problem.traits().grouped);
+  return problem;
+}
+
+Problem experts(Op op, int world, std::vector<std::vector<std::int32_t>> dest, Experts of) {
+  Problem problem{.op = op, .world = world, .n = 24, .k = 40};
+  problem.experts = of;
+  problem.routing = std::make_shared<const Routing>(Routing::to_experts(std::move(dest), of.count));
+  if (problem.traits().chains()) problem.inner = 16;
+  for (int rank = 0; rank < world; ++rank)
+    problem.m = larger(problem.m, problem.routing->rows(rank) / of.topk);
+  return problem;
+}
+
+TEST(Experts, AreRightForAnyRoutingAndRanks) {
+  Dice dice(5);
+  for (int i = 0; i < 60; ++i) {
+    const Problem problem = random_experts(dice, {.world = 8, .m = 90, .n = 60, .k = 40});
+    test::expect_right(problem, forms(dice, problem));
+  }
+}
+
+TEST(Experts, SpanSeveralTilesEach) {
+  Dice dice(6);
+  for (const Op op : {Op::alltoall_grouped_gemm, Op::grouped_gemm_alltoall, Op::moe}) {
+    std::vector<std::vector<std::int32_t>> dest(2);
+    for (auto& rows : dest)
+      for (int row = 0; row < 1400; ++row) rows.push_back(static_cast<std::int32_t>(dice.size(0, 3)));
+    const Problem problem = experts(op, 2, std::move(dest), {4, 2});
+    test::expect_right(problem, {SequentialParams{}, FusedParams{.tile = {.rows = 64, .cols = 16}}});
+  }
+}
+
+TEST(Experts, WithoutRowsForSomeOrAll) {
+  for (const Op op : {Op::alltoall_grouped_gemm, Op::grouped_gemm_alltoall, Op::moe}) {
+    const auto right = [&](std::vector<std::vector<std::int32_t>> dest) {
+      test::expect_right(experts(op, 2, std::move(dest), {4, 2}), {SequentialParams{}, FusedParams{}});
+    };
+    right({{3, 3, 3, 3}, {3, 3}});  // all to one, and the same expert twice for a token
+    right({{}, {0, 2}});
+    right({{}, {}});
+    right({{1, 0}, {0, 1}});  // a rank without rows
+  }
+}
+
+TEST(Experts, AreProvenForAnyTilesAndOrder) {
+  Dice dice(8);
+  for (int i = 0; i < 150; ++i) {
+    const Problem problem = random_experts(dice, {.world = 6, .m = 60});
+    const Machine machine = test::random_machine(dice);
+    for (const Mechanism mechanism : {Mechanism::sequential, Mechanism::fused}) {
+      const auto plan = make_plan(problem, machine, test::random_params(dice, problem, mechanism));
+      if (!plan) continue;  // the machine has too few workers
+      for (const Setting setting : {Setting::alone, Setting::context}) {
+        const Proof proof = verify(*plan, setting);
+        ASSERT_TRUE(proof.ok) << describe(problem) << "\n"
+                              << proof.rule << ": " << proof.failure << "\n"
+                              << to_text(*plan);
+      }
+      EXPECT_EQ(plan_from_json(to_json(*plan)), *plan);
+    }
+  }
+}
+
+TEST(Experts, RefuseWhatTheyDoNotHave) {
+  const auto refused = [](const std::string& why, const std::function<void(Problem&)>& edit) {
+    Problem problem = experts(Op::moe, 2, {{0, 3}, {1, 2}}, {4, 2});
+    EXPECT_NO_THROW(problem.validate());
+    edit(problem);
+    EXPECT_THAT([&] { problem.validate(); }, ::testing::ThrowsMessage<InvalidArgument>(HasSubstr(why)));
+  };
+  refused("5 experts do not divide among 2 ranks", [](Problem& p) { p.experts.count = 5; });
+  refused("topk = 5 is outside [1, 4]", [](Problem& p) { p.experts.topk = 5; });
+  refused("the routing has 4 experts, the operator 6", [](Problem& p) { p.experts.count = 6; });
+  refused("rank 0 routes 2 rows, which is no multiple of topk = 3", [](Problem& p) { p.experts.topk = 3; });
+  refused("m = 2, but the routing's largest rank has 1 tokens", [](Problem& p) { p.m = 2; });
+  refused("takes no transposed A, bias or norm", [](Problem& p) { p.epilogue.bias = true; });
+  refused("takes no transposed A, bias or norm", [](Problem& p) { p.norm.enabled = true; });
+  refused("sends rows to ranks, but the routing has experts",
+          [](Problem& p) { p.op = Op::alltoall_gemm, p.experts = {}, p.inner = 0, p.m = 2; });
+  refused("has no experts", [](Problem& p) { p.op = Op::gemm, p.routing = nullptr, p.inner = 0; });
+  refused("it sums products", [](Problem& p) {
+    p.op = Op::grouped_gemm_alltoall, p.inner = 0, p.epilogue.activation = Activation::silu;
+  });
+}
+
+}  // namespace
+}  // namespace shingle::experts_test
