@@ -182,12 +182,14 @@ typedef struct shingle_operator {
   size_t struct_size;
   /// "gemm", "gemm+allreduce", "gemm+reducescatter", "allgather+gemm", "gemm+alltoall", "alltoall+gemm",
   /// "mlp", "gemm+allgather+gemm", "attention+reducescatter", "ulysses-attention", "allgather+attention",
-  /// "attention-backward", "allgather", "reducescatter", "allreduce" or "alltoall".
+  /// "attention-backward", "alltoall+grouped-gemm", "grouped-gemm+alltoall", "moe", "allgather",
+  /// "reducescatter", "allreduce" or "alltoall".
   const char* op;
-  int64_t m;               ///< the largest m of a call; all-to-alls: rows of the rank that sends most
-  int64_t n;               ///< columns of op(B)
-  int64_t k;               ///< columns of op(A); collectives alone move rows of k = n elements
-  int64_t inner;           ///< mlp, gemm+allgather+gemm: columns of the activated first product on a rank
+  int64_t m;      ///< the largest m of a call; all-to-alls: rows of the rank that sends most; experts:
+                  ///< tokens of the rank that has most
+  int64_t n;      ///< columns of op(B)
+  int64_t k;      ///< columns of op(A); collectives alone move rows of k = n elements
+  int64_t inner;  ///< mlp, gemm+allgather+gemm: columns of the activated first product on a rank
   const char* activation;  ///< "relu", "gelu", "silu", "swiglu"; NULL: none
   double norm_epsilon;     ///< of the RMSNorm; 0: 1e-5
   int64_t row_block;       ///< SHINGLE_ROWS_BLOCK_CYCLIC: rows of a block
@@ -205,6 +207,8 @@ typedef struct shingle_operator {
   /// Mechanism and params of this operator, as in shingle_context_options; NULL: those of the context. The
   /// same operator may be declared with several, to measure which is fastest.
   const char* mechanism;
+  int32_t experts;  ///< alltoall+grouped-gemm, grouped-gemm+alltoall, moe: experts of all ranks
+  int32_t topk;     ///< the same: experts of a token
 } shingle_operator;
 
 /// Declares an operator and returns its number: 0, 1, … Collective: all ranks declare the same operators in
@@ -237,6 +241,9 @@ typedef enum shingle_role {
   SHINGLE_LSE = 12,  ///< attention-backward: rows_a×heads of SHINGLE_F32, its log-sum-exp of scaled scores
   SHINGLE_KEYS_GRAD = 13,    ///< attention-backward: as SHINGLE_KEYS; SHINGLE_OUT is the gradient of A
   SHINGLE_VALUES_GRAD = 14,  ///< attention-backward: as SHINGLE_KEYS
+  /// grouped-gemm+alltoall and moe: tokens×topk of SHINGLE_F32. With experts, SHINGLE_B and SHINGLE_DOWN
+  /// stack the weights of the rank's experts, one below the other.
+  SHINGLE_TOPK_WEIGHTS = 15,
 } shingle_role;
 
 /// A matrix of a rank, in memory that the rank's device can access. Inputs are only read.
@@ -258,6 +265,10 @@ typedef struct shingle_routing {
   const int64_t* rows;  ///< [rank] number of rows that the rank sends
   const int32_t* const*
       destinations;  ///< [rank][row] rank that the row goes to; all ranks, not only local ones
+  /// Not 0: destinations are experts, of this number. Row j · t + i of a rank with t tokens is choice j of
+  /// its token i.
+  int32_t experts;
+  int32_t reserved;  ///< 0
 } shingle_routing;
 
 /// What a call works on.

@@ -120,7 +120,7 @@ class Context:
 
         op: "gemm+allreduce", … dtype: "f32", "bf16" or "f16". mechanism: with params, as "ring slices=2"; None: that of
         the context. The other fields are those of shingle_operator: n, k, inner, norm_epsilon, transpose_a,
-        transpose_b, bias, norm, residual, heads, kv_heads, head_dim, causal, … Attention is over one sequence of m
+        transpose_b, bias, norm, residual, heads, kv_heads, head_dim, causal, experts, topk, … Attention is over one sequence of m
         tokens. Collective: all ranks declare the same operators in the same order. Raises InvalidArgument or
         Unsupported.
         """
@@ -201,7 +201,7 @@ class Operator:
         """Returns a Call for matrices [(rank, role), …], and for that many streams (0, or the number of local ranks).
 
         role: "a", "b", "bias", "residual", "norm_weight", "keys", "values", "down", "out" or "sum";
-        of attention-backward also "grad", "attended", "lse", "keys_grad" and "values_grad".
+        of attention-backward also "grad", "attended", "lse", "keys_grad" and "values_grad"; of experts "topk_weights".
         """
         return Call(self, matrices, streams)
 
@@ -235,7 +235,7 @@ class Call:
         self.matrices = (_abi.Matrix * len(matrices))()
         for at, (rank, role) in zip(self.matrices, matrices):
             at.struct_size = ctypes.sizeof(_abi.Matrix)
-            at.dtype = _abi.DTYPES["f32"] if role == "lse" else largest.dtype
+            at.dtype = _abi.DTYPES["f32"] if role in ("lse", "topk_weights") else largest.dtype
             at.rank, at.role, at.cols = rank, _abi.ROLES[role], columns(largest, role, op.context.world.size)
         # Calls write into the structs as words: setting fields costs twice as much.
         self._words = memoryview(self.matrices).cast("B").cast("q")
@@ -271,15 +271,19 @@ class Call:
 
 
 class Routing:
-    """Destinations of the rows of an all-to-all: `destinations[rank][row]`, of all ranks."""
+    """Destinations of the rows of an all-to-all: `destinations[rank][row]`, of all ranks.
 
-    def __init__(self, destinations):
+    experts: not 0 if destinations are experts, of this number. Row j · t + i of a rank with t tokens is then choice j
+    of its token i.
+    """
+
+    def __init__(self, destinations, experts=0):
         self._tables = [(ctypes.c_int32 * len(to))(*to) for to in destinations]
         self._rows = (ctypes.c_int64 * len(destinations))(*map(len, destinations))
         self._pointers = (ctypes.POINTER(ctypes.c_int32) * len(destinations))(
             *(ctypes.cast(table, ctypes.POINTER(ctypes.c_int32)) for table in self._tables)
         )
-        self._struct = _abi.Routing(rows=self._rows, destinations=self._pointers)
+        self._struct = _abi.Routing(rows=self._rows, destinations=self._pointers, experts=experts)
         self.pointer = ctypes.pointer(self._struct)
 
     @classmethod
@@ -302,6 +306,8 @@ def columns(largest, role, ranks):
         raise _abi.errors.Unsupported("transpose_a: the columns of A are the m of a call; not supported from Python")
     if role == "lse":
         return largest.heads
+    if role == "topk_weights":
+        return largest.topk
     if role in ("keys", "values", "keys_grad", "values_grad"):
         return largest.kv_heads * largest.head_dim // (ranks if largest.op == b"attention+reducescatter" else 1)
     return {"a": largest.k, "bias": b_cols}.get(role, out)

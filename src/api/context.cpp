@@ -39,7 +39,7 @@ Machine with_workers(Machine machine, int workers) {
 }
 
 Problem with_routing(Problem problem, std::shared_ptr<const Routing> routing) {
-  problem.m = most_rows(*routing);
+  problem.m = most_rows(*routing) / problem.choices();
   problem.routing = std::move(routing);
   return problem;
 }
@@ -269,8 +269,9 @@ struct Context::State {
     if (!routing) throw InvalidArgument("the routing of the call is null");
     Problem problem = with_routing(largest, std::move(routing));
     if (problem.m > largest.m)
-      throw InvalidArgument(fmt::format(
-          "a rank sends {} rows in a call of operator {}, which takes at most {}", problem.m, op, largest.m));
+      throw InvalidArgument(fmt::format("a rank sends {} {} in a call of operator {}, which takes at most {}",
+                                        problem.m, largest.traits().grouped ? "tokens" : "rows", op,
+                                        largest.m));
     problem.validate();
     return problem;
   }
@@ -346,7 +347,7 @@ struct Context::State {
     declared.push_back(std::move(params));
     try {
       const Problem worst =
-          largest.traits().routes() ? with_routing(largest, all_to_first(largest.world, largest.m)) : largest;
+          largest.traits().routes() ? with_routing(largest, all_to_first(largest)) : largest;
       const std::vector<Plan> typical = typical_plans(op, worst);
       std::int64_t bytes = sequential_bytes(worst);
       for (const Plan& plan : typical)

@@ -4,16 +4,21 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
-#include "shingle/plan/routing.hpp"
+#include "shingle/plan/problem.hpp"
 
 namespace shingle {
 
-/// Every rank sends `rows` rows to rank 0. No other routing of so many rows needs a larger arena.
-inline std::shared_ptr<const Routing> all_to_first(int world, std::int64_t rows) {
-  return std::make_shared<const Routing>(std::vector(
-      static_cast<std::size_t>(world), std::vector<std::int32_t>(static_cast<std::size_t>(rows), 0)));
+/// Every rank sends all of its rows to the first destination. No other routing of so many rows needs a larger
+/// arena.
+inline std::shared_ptr<const Routing> all_to_first(const Problem& largest) {
+  std::vector table(static_cast<std::size_t>(largest.world),
+                    std::vector<std::int32_t>(static_cast<std::size_t>(largest.m * largest.choices()), 0));
+  return std::make_shared<const Routing>(largest.traits().grouped
+                                             ? Routing::to_experts(std::move(table), largest.experts.count)
+                                             : Routing(std::move(table)));
 }
 
 /// Rows of the rank that sends most.

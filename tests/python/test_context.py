@@ -60,6 +60,32 @@ def test_all_to_all_takes_a_routing(context):
         np.testing.assert_allclose(got, rows @ weight.T, rtol=1e-5)
 
 
+@pytest.mark.parametrize("mechanism", ["sequential", "fused"])
+def test_mixture_of_experts(context, mechanism):
+    inner, experts, topk, tokens = 12, 4, 2, (5, 3)
+    op = context.declare("moe", m=8, n=N, k=K, inner=inner, transpose_b=1, activation="swiglu", experts=experts,
+                         topk=topk, mechanism=mechanism)  # fmt: skip
+    roles = ("a", "b", "down", "topk_weights", "out")
+    call = op.prepare([(rank, role) for rank in (0, 1) for role in roles])
+    random = np.random.default_rng(3)
+    x = [random.standard_normal((count, K), np.float32) for count in tokens]
+    up = random.standard_normal((experts, 2 * inner, K), np.float32)
+    down = random.standard_normal((experts, N, inner), np.float32)
+    chosen = [random.permuted(np.tile(np.arange(experts), (count, 1)), axis=1)[:, :topk] for count in tokens]
+    weights = [random.random((count, topk), np.float32) for count in tokens]
+    out = [np.full((count, N), np.nan, np.float32) for count in tokens]
+    own = [slice(0, 2), slice(2, 4)]
+    ups, downs = [np.vstack(up[at]) for at in own], [np.vstack(down[at]) for at in own]
+    call(0, [dense(at) for r in (0, 1) for at in (x[r], ups[r], downs[r], weights[r], out[r])],
+         routing=Routing([list(of.T.ravel()) for of in chosen], experts))  # fmt: skip
+    context.synchronize()
+    for rank in (0, 1):
+        gate, value = np.split(np.einsum("tk,tjik->tji", x[rank], up[chosen[rank]]), 2, axis=2)
+        hidden = gate / (1 + np.exp(-gate)) * value
+        each = np.einsum("tji,tjni->tjn", hidden, down[chosen[rank]])
+        np.testing.assert_allclose(out[rank], np.einsum("tj,tjn->tn", weights[rank], each), rtol=1e-4, atol=1e-4)
+
+
 def attention(q, k, v):
     """Causal attention of [tokens, heads, head_dim], where consecutive heads of q share one of k and v."""
     k, v = (np.repeat(x, q.shape[1] // x.shape[1], axis=1) for x in (k, v))

@@ -144,7 +144,7 @@ TEST_F(CApiRefuses, WrongCalls) {
     change(wrong[3]);
     expect_invalid(call(op, 8, wrong), part);
   };
-  refuse([](auto& matrix) { matrix.role = 15; }, "arguments.matrices[3].role = 15 is outside [0");
+  refuse([](auto& matrix) { matrix.role = 16; }, "arguments.matrices[3].role = 16 is outside [0");
   refuse([](auto& matrix) { matrix.role = -1; }, "arguments.matrices[3].role = -1");
   refuse([](auto& matrix) { matrix.role = SHINGLE_BIAS; }, "has no matrix 'bias'");
   refuse([](auto& matrix) { matrix.role = SHINGLE_B; }, "matrix 'b' of rank 1");

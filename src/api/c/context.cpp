@@ -67,6 +67,8 @@ shingle_status shingle_context_call(shingle_context* context, int32_t op, int64_
     const auto routing = c::to_routing(given.routing, context->world->size());
     if (!routing) return context->context.call(op, m, matrices, streams);
     const std::int64_t most = most_rows(*routing);
+    if (m != 0 && given.routing->experts != 0)
+      throw InvalidArgument(fmt::format("m = {} must be 0: the routing tells the tokens", m));
     if (m != 0 && m != most)
       throw InvalidArgument(
           fmt::format("m = {} must be 0 or the {} rows of the rank that sends most", m, most));

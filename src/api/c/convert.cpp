@@ -21,9 +21,9 @@ constexpr bool ends_with(std::size_t offset_of_last, Field Struct::*) {
 #define SHINGLE_ENDS_WITH(type, field) static_assert(ends_with(offsetof(type, field), &type::field))
 SHINGLE_ENDS_WITH(shingle_world_options, reserved);
 SHINGLE_ENDS_WITH(shingle_context_options, registered_bytes);
-SHINGLE_ENDS_WITH(shingle_operator, mechanism);
+SHINGLE_ENDS_WITH(shingle_operator, topk);
 SHINGLE_ENDS_WITH(shingle_matrix, reserved);
-SHINGLE_ENDS_WITH(shingle_routing, destinations);
+SHINGLE_ENDS_WITH(shingle_routing, reserved);
 SHINGLE_ENDS_WITH(shingle_arguments, stream_count);
 #undef SHINGLE_ENDS_WITH
 
@@ -64,13 +64,13 @@ DType to_dtype(std::int32_t value, const std::string& field) {
 }
 
 Role to_role(std::int32_t value, const std::string& field) {
-  static constexpr Role roles[] = {Role::a,           Role::b,         Role::bias,       Role::residual,
-                                   Role::norm_weight, Role::keys,      Role::values,     Role::down,
-                                   Role::out,         Role::sum,       Role::grad,       Role::attended,
-                                   Role::lse,         Role::keys_grad, Role::values_grad};
+  static constexpr Role roles[] = {Role::a,           Role::b,         Role::bias,        Role::residual,
+                                   Role::norm_weight, Role::keys,      Role::values,      Role::down,
+                                   Role::out,         Role::sum,       Role::grad,        Role::attended,
+                                   Role::lse,         Role::keys_grad, Role::values_grad, Role::topk_weights};
   if (value < 0 || static_cast<std::size_t>(value) >= std::size(roles))
-    throw InvalidArgument(fmt::format("{} = {} is outside [0 (SHINGLE_A), {} (SHINGLE_VALUES_GRAD)]", field,
-                                      value, int{SHINGLE_VALUES_GRAD}));
+    throw InvalidArgument(fmt::format("{} = {} is outside [0 (SHINGLE_A), {} (SHINGLE_TOPK_WEIGHTS)]", field,
+                                      value, int{SHINGLE_TOPK_WEIGHTS}));
   return roles[value];
 }
 
@@ -89,10 +89,14 @@ Params parsed_params(std::string_view text) {
   return parse_params(mechanism, params, false);
 }
 
-std::shared_ptr<const Routing> routing_of_largest(int world, std::int64_t rows) {
-  if (rows < 0 || rows > max_extent)
-    throw InvalidArgument(fmt::format("operator.m = {} is outside [0, {}]", rows, max_extent));
-  return all_to_first(world, rows);
+std::shared_ptr<const Routing> routing_of_largest(const Problem& problem) {
+  if (problem.m < 0 || problem.m > max_extent)
+    throw InvalidArgument(fmt::format("operator.m = {} is outside [0, {}]", problem.m, max_extent));
+  const auto [experts, topk] = problem.experts;
+  if (problem.traits().grouped && (experts < 1 || topk < 1))
+    throw InvalidArgument(fmt::format("operator.experts = {} and operator.topk = {} must be positive for {}",
+                                      experts, topk, name(problem.op)));
+  return in_field("operator.experts", [&] { return all_to_first(problem); });
 }
 
 Epilogue to_epilogue(const shingle_operator& given) {
@@ -199,8 +203,9 @@ Problem to_problem(const shingle_operator* given, int world) {
                   .attention = {.heads = read.heads,
                                 .kv_heads = read.kv_heads,
                                 .head_dim = read.head_dim,
-                                .causal = to_bool(read.causal, "operator.causal")}};
-  if (problem.traits().routes()) problem.routing = routing_of_largest(world, read.m);
+                                .causal = to_bool(read.causal, "operator.causal")},
+                  .experts = {read.experts, read.topk}};
+  if (problem.traits().routes()) problem.routing = routing_of_largest(problem);
   in_field("operator", [&] { problem.validate(); });
   return problem;
 }
@@ -225,7 +230,12 @@ std::shared_ptr<const Routing> to_routing(const shingle_routing* given, int worl
     if (rows > 0) require_not_null(to, fmt::format("routing.destinations[{}]", rank).c_str());
     table.emplace_back(to, to + rows);
   }
-  return in_field("routing", [&] { return std::make_shared<const Routing>(std::move(table)); });
+  if (read.reserved != 0)
+    throw InvalidArgument(fmt::format("routing.reserved = {} must be 0", read.reserved));
+  return in_field("routing", [&] {
+    return std::make_shared<const Routing>(
+        read.experts == 0 ? Routing(std::move(table)) : Routing::to_experts(std::move(table), read.experts));
+  });
 }
 
 std::vector<Argument> to_arguments(const shingle_matrix* given, std::int32_t count) {
