@@ -10,7 +10,7 @@
 #include "shingle/plan/json.hpp"
 #include "shingle/plan/print.hpp"
 #include "shingle/verify/verify.hpp"
-#include "support/attention_runs.hpp"
+#include "support/host_runs.hpp"
 #include "support/ring_attention.hpp"
 
 namespace shingle::attention_backward_test {

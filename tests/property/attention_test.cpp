@@ -10,7 +10,7 @@
 #include "shingle/plan/print.hpp"
 #include "shingle/verify/verify.hpp"
 #include "shingle/verify/wellformed.hpp"
-#include "support/attention_runs.hpp"
+#include "support/host_runs.hpp"
 
 namespace shingle::attention_test {
 namespace {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "shingle/base/error.hpp"
-#include "support/attention_runs.hpp"
+#include "support/host_runs.hpp"
 #include "support/random_problem.hpp"
 
 namespace shingle::experts_test {

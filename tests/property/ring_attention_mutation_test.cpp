@@ -7,36 +7,16 @@
 #include "shingle/plan/print.hpp"
 #include "shingle/planner/planner.hpp"
 #include "shingle/verify/verify.hpp"
+#include "support/mutations.hpp"
 #include "support/ring_attention.hpp"
 
 namespace shingle::ring_attention_mutation_test {
 namespace {
 
 using test::contiguous;
+using test::expect_refused;
 using test::ring_attention;
 using test::zigzag;
-
-/// Changes one step of a kind on a rank after the other: each such plan has to fail its proof, alone or in a
-/// context, and by `rule` where one is given.
-template <class S>
-void expect_refused(const Plan& right, const std::string& rule, const std::function<bool(S&)>& edit) {
-  int changed = 0;
-  for (std::size_t r = 0; r < right.ranks.size(); ++r)
-    for (std::size_t l = 0; l < right.ranks[r].lanes.size(); ++l)
-      for (std::size_t i = 0; i < right.ranks[r].lanes[l].steps.size(); ++i) {
-        Plan plan = right;
-        auto* step = std::get_if<S>(&plan.ranks[r].lanes[l].steps[i]);
-        if (step == nullptr || !edit(*step)) continue;
-        ++changed;
-        Proof proof = verify(plan);
-        if (proof.ok) proof = verify(plan, Setting::context);
-        EXPECT_FALSE(proof.ok) << "rank " << r << ", lane " << l << ", step " << i << "\n" << to_text(plan);
-        if (!rule.empty()) {
-          EXPECT_EQ(proof.rule, rule) << proof.failure;
-        }
-      }
-  EXPECT_GT(changed, 0) << "the plan has no such step";
-}
 
 /// A plan whose parts are merged more than once.
 Plan merging_plan(const RingParams& params = {}) {

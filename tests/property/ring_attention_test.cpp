@@ -13,7 +13,7 @@
 #include "shingle/plan/print.hpp"
 #include "shingle/verify/verify.hpp"
 #include "shingle/verify/wellformed.hpp"
-#include "support/attention_runs.hpp"
+#include "support/host_runs.hpp"
 #include "support/ring_attention.hpp"
 
 namespace shingle::ring_attention_test {

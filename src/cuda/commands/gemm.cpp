@@ -259,6 +259,7 @@ void require_served(const Plan& plan, const Step& step) {
   if (gemm != nullptr && gemm->grid.tiles() > 0 && instrumented(*gemm)) serve(plan, *gemm);
   if (gemm != nullptr && !gemm->groups.empty()) throw Unsupported("CUDA: grouped products are not served");
   const auto* pass = std::get_if<Elementwise>(&step);
+  if (pass != nullptr && pass->factors != Slice{}) throw Unsupported("CUDA: weighted sums are not served");
   if (pass != nullptr) require_served(plan, *pass);
   if (const auto* exchange = std::get_if<Exchange>(&step)) require_served(plan, *exchange);
   if (pass != nullptr && pass->queue >= 0 && row_wise(*pass))

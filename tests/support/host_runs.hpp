@@ -1,4 +1,4 @@
-// Attention by several mechanisms on the host, proven, run and checked.
+// Problems by several mechanisms on the host: proven, run and checked.
 #pragma once
 
 #include <gtest/gtest.h>
