@@ -50,7 +50,7 @@ std::vector<RowGroup> groups_from(const Routing& routing, int rank, int first) {
 SourceRuns runs_by_source(const Gemm& product, const Routing& routing, int rank) {
   std::vector<std::int32_t> sources;
   for (const RowGroup& group : product.groups)
-    sources.push_back(routing.received_row(rank, group.row).source);
+    sources.push_back(group.rows == 0 ? rank : routing.received_row(rank, group.row).source);
   SourceRuns runs;
   for (std::int64_t position = 0; position < product.grid.positions(); ++position) {
     const ProductTile tile = product_tile(product, product.grid.tile(position));
