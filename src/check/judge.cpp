@@ -16,7 +16,7 @@ struct Judge::Squares {
 
 bool rounds(const Problem& problem, Role role) {
   const Activation activation = problem.epilogue.activation;
-  return problem.traits().attends || (problem.traits().grouped && problem.traits().after) ||
+  return problem.traits().attends || problem.traits().combines() ||
          (activation != Activation::none && activation != Activation::relu) ||
          (role == Role::out && problem.norm.enabled);
 }

@@ -285,7 +285,7 @@ std::vector<Panel> make_panels(const Problem& problem, std::span<const int> rank
     std::vector<int> all(static_cast<std::size_t>(problem.world));
     for (int rank = 0; rank < problem.world; ++rank) all[static_cast<std::size_t>(rank)] = rank;
     cut(0, problem.m, all, ranks);
-  } else if (problem.traits().grouped && problem.traits().after) {
+  } else if (problem.traits().combines()) {
     for (const int& rank : ranks) {
       const GlobalRun tokens = problem.out_runs(rank).front();
       cut(tokens.global_row, tokens.rows, {rank}, {&rank, 1});
@@ -309,7 +309,7 @@ Product multiply(const Inputs& inputs, const Panel& panel) {
   product.x.resize(static_cast<std::size_t>(panel.rows * inputs.problem().n));
   double mean_square = 0;
   const Problem& p = inputs.problem();
-  const bool combines = p.traits().grouped && p.traits().after;
+  const bool combines = p.traits().combines();
   const auto add = combines                     ? add_choices
                    : p.traits().multiplies()    ? add_term
                    : p.traits().is_collective() ? add_rows

@@ -169,7 +169,7 @@ std::int64_t Problem::a_rows(int rank) const {
 }
 
 std::int64_t Problem::out_rows(int rank) const {
-  if (traits().grouped && traits().after) return routing->rows(rank) / choices();
+  if (traits().combines()) return routing->rows(rank) / choices();
   if (traits().routes()) return routing->received(rank);
   if (!traits().shards_out()) return m;
   std::int64_t rows = 0;

@@ -112,7 +112,7 @@ void add_summing(std::vector<Rounding>& all, Summing summing, DType staged) {
 }
 
 void add_statements(const Problem& problem, std::vector<Rounding>& all) {
-  const bool combines = problem.traits().grouped && problem.traits().after;
+  const bool combines = problem.traits().combines();
   if (!problem.traits().reduces() && !combines) add_summing(all, Summing::none, problem.dtype);
   if (problem.op == Op::allgather_attention || problem.traits().backward || combines)
     add_summing(all, Summing::parts, problem.dtype);

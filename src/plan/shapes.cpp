@@ -10,7 +10,7 @@ std::vector<Role> roles_of(const Problem& problem) {
   if (problem.norm.enabled) roles.push_back(Role::norm_weight);
   if (problem.traits().chains()) roles.push_back(Role::down);
   if (problem.traits().attends) roles.insert(roles.end(), {Role::keys, Role::values});
-  if (problem.traits().grouped && problem.traits().after) roles.push_back(Role::topk_weights);
+  if (problem.traits().combines()) roles.push_back(Role::topk_weights);
   if (problem.traits().backward)
     roles.insert(roles.end(), {Role::grad, Role::attended, Role::lse, Role::keys_grad, Role::values_grad});
   roles.push_back(Role::out);

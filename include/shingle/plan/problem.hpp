@@ -73,6 +73,8 @@ struct OperatorTraits {
   bool shards_tokens() const { return attends && products == 0; }
   /// A rank attends with its part of the heads, which the world must divide.
   bool splits_heads() const { return attends && before != CollectiveKind::allgather; }
+  /// A token's products are summed with their weights.
+  bool combines() const { return grouped && after.has_value(); }
   bool reduces() const { return after == CollectiveKind::allreduce || scatters(); }
   /// Each rank keeps its shard of the rows of the sum.
   bool scatters() const { return after == CollectiveKind::reducescatter; }

@@ -91,8 +91,7 @@ Builder::Builder(const Problem& problem, const Machine& machine, const Params& p
     keys = user(Role::keys, kv_rows, problem.kv_cols());
     values = user(Role::values, kv_rows, problem.kv_cols());
   }
-  if (problem.traits().grouped && problem.traits().after)
-    topk_weights = user(Role::topk_weights, out_rows, problem.experts.topk);
+  if (problem.traits().combines()) topk_weights = user(Role::topk_weights, out_rows, problem.experts.topk);
   if (problem.traits().backward) {
     grad = user(Role::grad, a_rows, problem.k);
     attended = user(Role::attended, a_rows, problem.k);

@@ -69,8 +69,7 @@ void MemoryCheck::combine_tile(const Elementwise& step, const Segment& s, std::i
                                std::int64_t item) {
   const Problem& p = plan_.problem();
   const TileRect rect = step.grid.rect(step.grid.tile(item));
-  if (!p.traits().grouped || !p.traits().after ||
-      static_cast<std::int64_t>(step.from.size()) != p.experts.topk)
+  if (!p.traits().combines() || static_cast<std::int64_t>(step.from.size()) != p.experts.topk)
     fail_content(s,
                  fmt::format("weighs {} sources, but the tokens of the problem do not have as many choices",
                              step.from.size()));

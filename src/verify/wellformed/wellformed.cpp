@@ -109,7 +109,7 @@ bool is_asked_for(const Problem& p, Role role) {
     case Role::down:
       return p.traits().chains();
     case Role::topk_weights:
-      return p.traits().grouped && p.traits().after;
+      return p.traits().combines();
     case Role::payload:
       return false;
     case Role::residual:
