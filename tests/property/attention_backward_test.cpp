@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <random>
 
 #include "report/trace.hpp"
 #include "shingle/plan/json.hpp"
@@ -17,6 +16,7 @@ namespace shingle::attention_backward_test {
 namespace {
 
 using test::attention_backward;
+using test::AttentionDraw;
 using test::contiguous;
 using test::zigzag;
 
@@ -25,35 +25,11 @@ std::vector<Params> forms() {
           RingParams{.engines = 2, .slices = 2}};
 }
 
-class Draw {
- public:
-  explicit Draw(unsigned seed) : random_(seed) {}
-  std::int64_t operator()(std::int64_t least, std::int64_t most) {
-    return std::uniform_int_distribution<std::int64_t>(least, most)(random_);
-  }
-  /// Up to `most` sequences of up to `longest` tokens.
-  Problem problem(int world, std::int64_t most, std::int64_t longest) {
-    Attention attention;
-    attention.kv_heads = (*this)(1, 3);
-    attention.heads = attention.kv_heads * (*this)(1, 3);
-    attention.head_dim = 4 * (*this)(1, 3);
-    attention.causal = (*this)(0, 2) > 0;
-    std::int64_t tokens = 0;
-    for (std::int64_t i = (*this)(1, most); i > 0; --i)
-      tokens += attention.lengths.emplace_back((*this)(1, longest));
-    if (attention.lengths.size() == 1) attention.lengths.clear();
-    return attention_backward(world, tokens, std::move(attention), (*this)(0, 1) == 1 ? zigzag : contiguous);
-  }
-
- private:
-  std::mt19937 random_;
-};
-
 TEST(AttentionBackward, IsRightForAnyHeadsSequencesAndRanks) {
-  Draw draw(29);
+  AttentionDraw draw(29);
   for (int world = 1; world <= 8; ++world)
     for (int i = 0; i < 2; ++i) {
-      Problem problem = draw.problem(world, 4, 60);
+      Problem problem = draw.problem(Op::attention_backward, world, 4, 60);
       if (draw(0, 2) == 0) problem.dtype = DType::bf16;
       test::expect_right(problem, forms());
     }
@@ -84,9 +60,9 @@ TEST(AttentionBackward, HasFewerTokensThanRanks) {
 }
 
 TEST(AttentionBackward, IsProvenForAnyRaggedShards) {
-  Draw draw(31);
+  AttentionDraw draw(31);
   for (int i = 0; i < 200; ++i) {
-    const Problem problem = draw.problem(static_cast<int>(draw(1, 9)), 5, 17);
+    const Problem problem = draw.problem(Op::attention_backward, static_cast<int>(draw(1, 9)), 5, 17);
     const RingParams ring{.slices = static_cast<std::int32_t>(draw(0, 5))};
     const RingParams engines{.engines = static_cast<std::int32_t>(draw(1, 4)),
                              .slices = static_cast<std::int32_t>(draw(0, 5))};

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <random>
 
 #include "report/trace.hpp"
 #include "shingle/base/error.hpp"
@@ -19,6 +18,7 @@
 namespace shingle::ring_attention_test {
 namespace {
 
+using test::AttentionDraw;
 using test::contiguous;
 using test::ring_attention;
 using test::zigzag;
@@ -31,35 +31,11 @@ std::vector<Params> forms() {
   return forms;
 }
 
-class Draw {
- public:
-  explicit Draw(unsigned seed) : random_(seed) {}
-  std::int64_t operator()(std::int64_t least, std::int64_t most) {
-    return std::uniform_int_distribution<std::int64_t>(least, most)(random_);
-  }
-  /// Heads that the world need not divide, and up to `most` sequences of up to `longest` tokens.
-  Problem problem(int world, std::int64_t most, std::int64_t longest) {
-    Attention attention;
-    attention.kv_heads = (*this)(1, 3);
-    attention.heads = attention.kv_heads * (*this)(1, 3);
-    attention.head_dim = 4 * (*this)(1, 3);
-    attention.causal = (*this)(0, 2) > 0;
-    std::int64_t tokens = 0;
-    for (std::int64_t i = (*this)(1, most); i > 0; --i)
-      tokens += attention.lengths.emplace_back((*this)(1, longest));
-    if (attention.lengths.size() == 1) attention.lengths.clear();
-    return ring_attention(world, tokens, std::move(attention), (*this)(0, 1) == 1 ? zigzag : contiguous);
-  }
-
- private:
-  std::mt19937 random_;
-};
-
 TEST(RingAttention, IsRightForAnyHeadsSequencesAndRanks) {
-  Draw draw(13);
+  AttentionDraw draw(13);
   for (int world = 1; world <= 8; ++world)
     for (int i = 0; i < 2; ++i) {
-      Problem problem = draw.problem(world, 4, 60);
+      Problem problem = draw.problem(Op::allgather_attention, world, 4, 60);
       if (draw(0, 2) == 0) problem.dtype = DType::bf16;
       test::expect_right(problem, forms());
     }
@@ -81,9 +57,9 @@ TEST(RingAttention, HasFewerTokensThanRanks) {
 }
 
 TEST(RingAttention, IsProvenForAnyRaggedShards) {
-  Draw draw(17);
+  AttentionDraw draw(17);
   for (int i = 0; i < 200; ++i) {
-    const Problem problem = draw.problem(static_cast<int>(draw(1, 9)), 5, 17);
+    const Problem problem = draw.problem(Op::allgather_attention, static_cast<int>(draw(1, 9)), 5, 17);
     const RingParams ring{.slices = static_cast<std::int32_t>(draw(0, 5))};
     const RingParams engines{.engines = static_cast<std::int32_t>(draw(1, 4)),
                              .slices = static_cast<std::int32_t>(draw(0, 5))};

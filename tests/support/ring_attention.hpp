@@ -1,6 +1,7 @@
 // Problems of allgather+attention and of its backward.
 #pragma once
 
+#include <random>
 #include <utility>
 
 #include "shingle/plan/problem.hpp"
@@ -27,5 +28,32 @@ inline Problem attention_backward(int world, std::int64_t tokens, Attention atte
   p.op = Op::attention_backward;
   return p;
 }
+
+/// Random problems of both, drawn from a seed.
+class AttentionDraw {
+ public:
+  explicit AttentionDraw(unsigned seed) : random_(seed) {}
+  std::int64_t operator()(std::int64_t least, std::int64_t most) {
+    return std::uniform_int_distribution<std::int64_t>(least, most)(random_);
+  }
+  /// Heads that the world need not divide, and up to `most` sequences of up to `longest` tokens.
+  Problem problem(Op op, int world, std::int64_t most, std::int64_t longest) {
+    Attention attention;
+    attention.kv_heads = (*this)(1, 3);
+    attention.heads = attention.kv_heads * (*this)(1, 3);
+    attention.head_dim = 4 * (*this)(1, 3);
+    attention.causal = (*this)(0, 2) > 0;
+    std::int64_t tokens = 0;
+    for (std::int64_t i = (*this)(1, most); i > 0; --i)
+      tokens += attention.lengths.emplace_back((*this)(1, longest));
+    if (attention.lengths.size() == 1) attention.lengths.clear();
+    Problem p = ring_attention(world, tokens, std::move(attention), (*this)(0, 1) == 1 ? zigzag : contiguous);
+    p.op = op;
+    return p;
+  }
+
+ private:
+  std::mt19937 random_;
+};
 
 }  // namespace shingle::test
