@@ -12,6 +12,7 @@
 #include "host/executor/memory.hpp"
 #include "host/executor/worker.hpp"
 #include "products.hpp"
+#include "shingle/plan/placement.hpp"
 #include "shingle/plan/plan.hpp"
 
 namespace shingle::host {
