@@ -193,7 +193,7 @@ nlohmann::json compare(const Case& of, int repeat) {
   return {{"model", of.model},
           {"n", of.n},
           {"k", of.k},
-          {"groups", of.groups},
+          {"group_rows", group_rows(of)},
           {"rows", of.rows},
           {"skewed", of.skewed},
           {"tile", tile},
