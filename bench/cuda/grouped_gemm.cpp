@@ -62,8 +62,8 @@ std::vector<std::int64_t> group_rows(const Case& of) {
 /// A grouped product, ready to launch. Operands and output must outlive it.
 class GroupedGemm {
  public:
-  GroupedGemm(const GemmInstance& instance, const Case& of, std::int32_t swizzle, const void* a, const void* b,
-              char* out)
+  GroupedGemm(const GemmInstance& instance, const Case& of, std::int32_t swizzle, const void* a,
+              const void* b, char* out)
       : instance_(instance), epoch_(sizeof(std::uint32_t)) {
     epoch_.fill(0);
     GemmArgs args;
@@ -136,8 +136,8 @@ class Loop {
         problem.transpose_b = true;
         problem.lda = problem.ldb = of.k, problem.ldc = of.n;
         LibraryGemm gemm(handle_, problem);
-        const LibraryOperands matrices{
-            a + begin * of.k * 2, b + weight * of.n * of.k * 2, nullptr, out + begin * of.n * 2};
+        const LibraryOperands matrices{a + begin * of.k * 2, b + weight * of.n * of.k * 2, nullptr,
+                                       out + begin * of.n * 2};
         gemm.tune(stream, matrices);
         workspace_bytes = std::max(workspace_bytes, gemm.workspace_bytes());
         products_.push_back({std::move(gemm), matrices});
@@ -219,10 +219,12 @@ int main(int argc, char** argv) {
       const auto row = compare(one, repeat);
       const double ratio =
           row["cublaslt_loop"]["median_us"].get<double>() / row["shingle"]["median_us"].get<double>();
-      fmt::print("{:22} {:>5}x{:>5} {:>2} groups {:>6} rows {:8} tile {:7} loop {:8.1f} us  {:.3f} of it  right: {}\n",
-                 one.model, one.n, one.k, one.groups, one.rows, one.skewed ? "skewed" : "balanced",
-                 row["tile"].get<std::string>(), row["cublaslt_loop"]["median_us"].get<double>(), ratio,
-                 row["verified"].get<bool>() ? "yes" : "NO");
+      fmt::print(
+          "{:22} {:>5}x{:>5} {:>2} groups {:>6} rows {:8} tile {:7} loop {:8.1f} us  {:.3f} of it  right: "
+          "{}\n",
+          one.model, one.n, one.k, one.groups, one.rows, one.skewed ? "skewed" : "balanced",
+          row["tile"].get<std::string>(), row["cublaslt_loop"]["median_us"].get<double>(), ratio,
+          row["verified"].get<bool>() ? "yes" : "NO");
       std::fflush(stdout);
       verified = verified && row["verified"].get<bool>();
       sum += std::log(ratio), least = std::min(least, ratio);

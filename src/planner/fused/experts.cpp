@@ -15,11 +15,7 @@ namespace {
 class Experts {
  public:
   Experts(FusedBuilder& build, const Machine& machine)
-      : build_(build),
-        p_(build.problem()),
-        routing_(*p_.routing),
-        machine_(machine),
-        handshake_(build) {
+      : build_(build), p_(build.problem()), routing_(*p_.routing), machine_(machine), handshake_(build) {
     std::vector<std::int64_t> routed, received;
     for (int r = 0; r < p_.world; ++r) {
       routed.push_back(routing_.rows(r));

@@ -103,7 +103,8 @@ class HookedMainloop : public Base {
     ptx::fence_proxy_async_global();
   }
 
-  /// As Base::load, with operands in pieces: rows of A that are apart, columns of B in halves, one of several B.
+  /// As Base::load, with operands in pieces: rows of A that are apart, columns of B in halves, one of several
+  /// B.
   template <class A, class B, class KIterator, class Coordinate>
   CUTLASS_DEVICE void load_pieces(const Params& params, Pipeline pipeline, typename Base::PipelineState write,
                                   const cute::tuple<A, B>& inputs, const Coordinate& tile, KIterator k,
@@ -152,9 +153,9 @@ class HookedMainloop : public Base {
     }
   }
 
-  /// A tile's columns of B are one part, or with swiglu `gate | up`. A CTA alone loads all parts. In a cluster,
-  /// the first CTA loads the gates and the second the ups, each by multicast to both. `weight`: which B of a
-  /// grouped product, else -1.
+  /// A tile's columns of B are one part, or with swiglu `gate | up`. A CTA alone loads all parts. In a
+  /// cluster, the first CTA loads the gates and the second the ups, each by multicast to both. `weight`:
+  /// which B of a grouped product, else -1.
   template <class Barrier, class Element>
   CUTLASS_DEVICE static void load_b_parts(const LoadPieces& pieces, Barrier* barrier, Element* to, int n,
                                           int k0, int weight, std::uint32_t rank_in_cluster) {

@@ -39,8 +39,8 @@ cudaError_t encode_tensor_map(const MatrixBox& box, CUtensorMap& map) {
   const cuuint32_t step[3] = {1, 1, 1};
   const auto encode = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function.entry);
   const CUresult result =
-      encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT16, blocks || stacked ? 3 : 2, const_cast<void*>(box.base), extent,
-             stride_bytes, load, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+      encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT16, blocks || stacked ? 3 : 2, const_cast<void*>(box.base),
+             extent, stride_bytes, load, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }

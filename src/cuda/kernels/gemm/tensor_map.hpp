@@ -10,8 +10,9 @@ namespace shingle::cuda {
 
 /// A matrix, and the box of one load: rows of 128 bytes with 128-byte swizzle. With `box_blocks` the box has
 /// as many blocks of `box_cols` columns, one behind the other, and a load has three coordinates: column in
-/// the block, row, block. The matrix then has whole blocks. With `stacked` as many such matrices lie one below
-/// the other, and the third coordinate is a matrix: a box that exceeds one has zeros, not rows of the next.
+/// the block, row, block. The matrix then has whole blocks. With `stacked` as many such matrices lie one
+/// below the other, and the third coordinate is a matrix: a box that exceeds one has zeros, not rows of the
+/// next.
 struct MatrixBox {
   const void* base = nullptr;
   std::int64_t rows = 0;
