@@ -14,6 +14,7 @@
 #include "base/parallel.hpp"
 #include "cuda/commands/blas.hpp"
 #include "hooked_gemm.hpp"
+#include "rounding.hpp"
 
 using namespace shingle;
 using namespace shingle::bench;
@@ -52,23 +53,6 @@ struct Operands {
     a = uniform(most_a, 1), b = uniform(most_b, 2);
   }
 };
-
-float from_bf16(std::uint16_t bits) {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
-}
-
-/// True if two bf16 results are sums of the same k products in any order: equal or neighbouring values. The
-/// tolerance grows with k, as tensor cores truncate and the errors of long sums accumulate.
-bool same(std::uint16_t a, std::uint16_t b, std::int64_t k) {
-  const float x = from_bf16(a), y = from_bf16(b), order = static_cast<float>(k) * 0x1p-22f;
-  return std::fabs(x - y) <= 0x1p-7f * std::max(std::fabs(x), std::fabs(y)) + order;
-}
-
-std::vector<std::uint16_t> download(const DeviceMemory& memory) {
-  std::vector<std::uint16_t> data(memory.bytes() / sizeof(std::uint16_t));
-  check(cudaMemcpy(data.data(), memory.get(), memory.bytes(), cudaMemcpyDeviceToHost), "cudaMemcpy");
-  return data;
-}
 
 /// True if every row of every tile is at its place, with cuBLASLt's values.
 bool right(const HookedGemm& gemm, const DeviceMemory& out, const std::vector<std::uint16_t>& expected,
@@ -131,11 +115,11 @@ nlohmann::json compare(const GemmShape& shape, const Operands& operands, int rep
   problem.transpose_b = true;
   problem.lda = problem.ldb = shape.k, problem.ldc = shape.n;
   LibraryGemm library(handle, problem);
-  library.tune(stopwatch.stream(), operands.a.get(), operands.b.get());
+  const LibraryOperands matrices{
+      .a = operands.a.get(), .b = operands.b.get(), .bias = nullptr, .c = expected.get()};
+  library.tune(stopwatch.stream(), matrices);
   const DeviceMemory workspace(library.workspace_bytes());
-  const auto run_library = [&](cudaStream_t on) {
-    library.run(on, operands.a.get(), operands.b.get(), expected.get(), workspace.get());
-  };
+  const auto run_library = [&](cudaStream_t on) { library.run(on, matrices, workspace.get()); };
   const Best best = search(shape, operands, out, stopwatch);
   const auto made = [&](Granularity granularity) {
     return HookedGemm({.instance = *best.instance,

@@ -14,7 +14,7 @@ bool only_moves(const Plan& plan, const Elementwise& step) {
     return plan.buffers[static_cast<std::size_t>(at.slice.buffer)].dtype;
   };
   return step.from.size() == 1 && step.gates.size() <= 1 && step.epilogue == Epilogue{} &&
-         step.norm == Norm{} && step.notify.empty() && step.queue < 0 &&
+         step.norm == Norm{} && step.factors == Slice{} && step.notify.empty() && step.queue < 0 &&
          dtype(step.from.front()) == dtype(step.to);
 }
 

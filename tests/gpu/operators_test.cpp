@@ -228,6 +228,33 @@ Params draw_attention_params(Dice& dice, const Problem& problem) {
   return params;
 }
 
+/// Mixtures of experts, up to four of a rank, of any routing.
+Problem draw_experts(Dice& dice, int world) {
+  Problem p;
+  p.world = world;
+  p.op = one_of(dice, {Op::alltoall_grouped_gemm, Op::grouped_gemm_alltoall, Op::moe});
+  p.n = 8 * dice.size(1, chance(dice, 30) ? 300 : 80);
+  p.k = 8 * dice.size(1, 100);
+  p.dtype = one_of(dice, {DType::bf16, DType::f16});
+  p.transpose_b = chance(dice, 60);
+  if (p.traits().chains()) p.inner = 8 * dice.size(1, 60);
+  if (p.op != Op::grouped_gemm_alltoall)
+    p.epilogue.activation = one_of(dice, {Activation::none, Activation::silu, Activation::swiglu});
+  if (p.op == Op::alltoall_grouped_gemm && p.epilogue.activation == Activation::swiglu) p.n *= 2;
+  route(dice, p, chance(dice, 30) ? 3000 : 400);
+  return p;
+}
+
+Params draw_expert_params(Dice& dice, const Problem& problem) {
+  if (chance(dice, 30)) return SequentialParams{};
+  FusedParams params;
+  if (problem.epilogue.activation != Activation::swiglu && chance(dice, 50))
+    params.tile.rows = one_of(dice, {64, 128}), params.tile.cols = 128;
+  if (chance(dice, 50)) params.helpers = static_cast<std::int32_t>(dice.size(1, 24));
+  params.unregistered = chance(dice, 30);
+  return params;
+}
+
 class Operators : public testing::TestWithParam<int> {
  protected:
   void SetUp() override {
@@ -312,6 +339,11 @@ TEST_P(Operators, RandomRingProblemsAreRight) {
 
 TEST_P(Operators, RandomAttentionsAreRight) {
   expect_random(500, draw_attention, draw_attention_params);
+}
+
+TEST_P(Operators, RandomExpertsAreRight) {
+  if (!world->capabilities().remote_memory) GTEST_SKIP() << "these GPUs do not reach each other's memory";
+  expect_random(600, draw_experts, draw_expert_params);
 }
 
 TEST_P(Operators, RandomFusedProblemsAreRight) {

@@ -13,6 +13,11 @@
 namespace shingle::cuda {
 namespace {
 
+/// What a pass reads beside its matrices. Bias and norm weight are of the matrices' type.
+struct Vectors {
+  Address bias, norm_weight, factors;
+};
+
 /// One kernel for a pass, or one for each part of it. Each part first waits for an event or a counter.
 class Pass final : public Command {
  public:
@@ -23,10 +28,10 @@ class Pass final : public Command {
     std::int64_t first = 0, last = 0;
     ElementwiseLaunch launch{};  ///< set by the pass
   };
-  /// The weights are of the matrices' type.
-  Pass(const ElementwiseArgs& args, std::vector<Part> parts, Address bias = {}, Address norm_weight = {})
-      : args_(args), parts_(std::move(parts)), bias_(bias), norm_weight_(norm_weight) {
-    args_.bias = bias.at;  // the launch depends on whether there is one
+  Pass(const ElementwiseArgs& args, std::vector<Part> parts, const Vectors& vectors = {})
+      : args_(args), parts_(std::move(parts)), vectors_(vectors) {
+    args_.bias = vectors.bias.at;  // the launch depends on whether there is one
+    args_.factors = reinterpret_cast<const float*>(vectors.factors.at);
     for (Part& part : parts_) {
       args_.first = part.first, args_.last = part.last;
       check(prepare_elementwise(args_, part.launch), "prepare a pass");
@@ -36,8 +41,9 @@ class Pass final : public Command {
     ElementwiseArgs args = args_;
     args.shifts = shifts;
     for (Route* const route : {&args.to, &args.residual, &args.sum}) route->shift = shifts.of[route->matrix];
-    args.bias = bias_.in(shifts);
-    args.norm_weight = norm_weight_.in(shifts);
+    args.bias = vectors_.bias.in(shifts);
+    args.norm_weight = vectors_.norm_weight.in(shifts);
+    args.factors = reinterpret_cast<const float*>(vectors_.factors.in(shifts));
     for (const Part& part : parts_) {
       if (part.event != nullptr)
         part.event->make_wait(stream);
@@ -51,7 +57,7 @@ class Pass final : public Command {
  private:
   ElementwiseArgs args_;
   std::vector<Part> parts_;
-  Address bias_, norm_weight_;
+  Vectors vectors_;
 };
 
 /// Splits a pass into parts that each wait on the stream, if lowering found groups of items that come in
@@ -148,6 +154,8 @@ void require_served(const Plan& plan, const Elementwise& step) {
   same(step.norm.enabled, step.norm_weight);
   same(step.norm.residual, step.residual.slice);
   same(step.norm.residual, step.sum.slice);
+  if (step.factors.buffer >= 0 && row_wise(step))
+    throw Unsupported("CUDA: a weighted sum has neither norm nor SwiGLU");
 }
 
 std::unique_ptr<Command> make_command(const Context& context, const std::vector<Elementwise>& steps) {
@@ -183,9 +191,13 @@ std::unique_ptr<Command> make_command(const Context& context, const Elementwise&
   if (step.grid.tiles() == 0 || step.first >= last_item(step)) return nullptr;
   const bool waits = !step.gates.empty() && context.launch.parts.empty();
   ElementwiseArgs args = tabled_once(context, step, waits);
-  Address bias, norm_weight;
-  if (step.epilogue.bias) bias = context.memory.at(step.bias, context.parity);
-  if (args.norm) norm_weight = context.memory.at(step.norm_weight, context.parity);
+  Vectors vectors;
+  if (step.epilogue.bias) vectors.bias = context.memory.at(step.bias, context.parity);
+  if (args.norm) vectors.norm_weight = context.memory.at(step.norm_weight, context.parity);
+  if (step.factors.buffer >= 0) {
+    vectors.factors = context.memory.at(step.factors, context.parity);
+    args.factors_row = context.memory.row_bytes(step.factors.buffer) / std::int64_t{sizeof(float)};
+  }
   if (step.queue >= 0) args.queue = context.queues + step.queue;
   args.queue_grows = !context.memory.by_call();
   args.watch = context.watch;
@@ -194,7 +206,7 @@ std::unique_ptr<Command> make_command(const Context& context, const Elementwise&
   args.ctas = waits || !step.notify.empty() ? step.resources.most : 0;
   args.pairs = step.gates.empty() && args.ctas > 0;
   args.early = context.launch.may_start_early;
-  return std::make_unique<Pass>(args, parts_of(context, step), bias, norm_weight);
+  return std::make_unique<Pass>(args, parts_of(context, step), vectors);
 }
 
 std::unique_ptr<Command> make_fetch(const Context& context, const Slice& from, const Slice& to) {

@@ -86,7 +86,26 @@ struct RowsOfA {
   std::vector<std::int32_t> first{};  ///< by row of tiles, if no formula gives them
 };
 
+/// The first row of each tile of a grouped product.
+RowsOfA rows_of_groups(const Gemm& step) {
+  RowsOfA rows{0, step.a.rows, 1, step.grid.tile_rows, 0, {}};
+  for (std::int64_t m = 0; m < step.grid.tiles_m(); ++m) {
+    const ProductTile tile = product_tile(step, {m, 0});
+    rows.first.push_back(static_cast<std::int32_t>(tile.group->a_row + tile.in_group));
+  }
+  return rows;
+}
+
+/// Which weight each row of tiles of a product multiplies; empty if there is one.
+std::vector<std::int32_t> weights_of(const Gemm& step) {
+  std::vector<std::int32_t> weights;
+  for (std::int64_t m = 0; m < step.grid.tiles_m() && !step.groups.empty(); ++m)
+    weights.push_back(product_tile(step, {m, 0}).group->weight);
+  return weights;
+}
+
 RowsOfA rows_of_a(const Gemm& step, std::int64_t stored_rows) {
+  if (!step.groups.empty()) return rows_of_groups(step);
   const RowMap& map = step.a_rows;
   const TileGrid& grid = step.grid;
   if (map.world == 1 && map.pitch == 0)
@@ -149,13 +168,15 @@ GemmFamily family_here() {
 }
 
 /// The smallest instance that fits the grid's tiles, in the largest clusters that the grid's order allows.
-Choice choose(const GemmArgs& args, const TileGrid& grid, const std::vector<Tile>& tiles, bool gated) {
+Choice choose(const GemmArgs& args, const TileGrid& grid, const std::vector<Tile>& tiles, bool grouped) {
+  const bool gated = args.activate == Activate::swiglu;
   std::vector<const GemmInstance*> fitting;
   for (const GemmInstance& one : gemm_instances(family_here())) {
     if (one.type != args.type || one.transpose_a != args.transpose_a || one.transpose_b != args.transpose_b)
       continue;
-    // If columns of B are contiguous in memory, each half of a gated tile is loaded in boxes of 64 columns.
-    if (gated && !one.transpose_b && one.tile.cols % 128 != 0) continue;
+    // If columns of B are contiguous in memory, parts of a tile are loaded in boxes of 64 columns.
+    if ((gated || grouped) && !one.transpose_b && one.tile.cols % (gated ? 128 : 64) != 0) continue;
+    if (grouped && one.tile.cluster > 1) continue;  // its tiles may have different weights
     const std::int32_t cols = one.tile.cols / (gated ? 2 : 1);
     const bool fits = (one.tile.rows == grid.tile_rows ||
                        (one.tile.rows > grid.tile_rows && (grid.tiles_m() == 1 || !one.transpose_a))) &&
@@ -206,7 +227,7 @@ Served serve(const Plan& plan, const Gemm& step) {
   const bool gated = step.epilogue.activation == Activation::swiglu;
   Gemm tiled = step;
   // A step that was planned as one call of cuBLASLt is cut into tiles here.
-  if (step.grid.positions() == 1 && step.gates.empty() && step.notify.empty())
+  if (step.grid.positions() == 1 && step.groups.empty() && step.gates.empty() && step.notify.empty())
     tiled.grid =
         make_grid(step.grid.rows, step.grid.cols, 128, gated ? 64 : 128, {Raster::along_m, 8, 1, 1, 0});
   Served served{tiled.grid,
@@ -234,7 +255,7 @@ Served serve(const Plan& plan, const Gemm& step) {
   args.a_parts = rows.parts;
   args.a_stride = rows.stride;
   if (auto reason = unserved(args, rows.base, !rows.first.empty())) throw Unsupported(*reason);
-  served.choice = choose(args, grid, served.tiles, gated);
+  served.choice = choose(args, grid, served.tiles, !step.groups.empty());
   const GemmInstance* const instance = served.choice.instance;
   if (instance == nullptr)
     throw Unsupported(fmt::format("this build has no GEMM kernel for {} with tiles of {}x{} in this order{}",
@@ -251,15 +272,14 @@ Served serve(const Plan& plan, const Gemm& step) {
 bool instrumented(const Gemm& step) {
   return !step.gates.empty() || !step.notify.empty() || step.grid.positions() > 1 ||
          !std::holds_alternative<placement::Matrix>(step.out.form) || !replicas(step.out).empty() ||
+         !step.groups.empty() ||
          (step.epilogue.activation != Activation::none && step.epilogue.activation != Activation::relu);
 }
 
 void require_served(const Plan& plan, const Step& step) {
   const auto* gemm = std::get_if<Gemm>(&step);
   if (gemm != nullptr && gemm->grid.tiles() > 0 && instrumented(*gemm)) serve(plan, *gemm);
-  if (gemm != nullptr && !gemm->groups.empty()) throw Unsupported("CUDA: grouped products are not served");
   const auto* pass = std::get_if<Elementwise>(&step);
-  if (pass != nullptr && pass->factors != Slice{}) throw Unsupported("CUDA: weighted sums are not served");
   if (pass != nullptr) require_served(plan, *pass);
   if (const auto* exchange = std::get_if<Exchange>(&step)) require_served(plan, *exchange);
   if (pass != nullptr && pass->queue >= 0 && row_wise(*pass))
@@ -294,11 +314,16 @@ std::unique_ptr<Command> make_command(const Context& context, const Gemm& step) 
                       choice.positions,
                       rows.parts > 1 ? rows.parts * rows.part_rows : grid.tile_rows,
                       rows.parts,
-                      rows.part_rows};
+                      rows.part_rows,
+                      step.groups.empty() ? nullptr : &step};
   const Tables tables = context.tables();
   // Loads of phantom tiles in a cluster read entries after the last row of tiles.
   if (!rows.first.empty()) rows.first.resize(rows.first.size() + choice.instance->tile.cluster - 1, 0);
   args.a_first = context.table_memory.put(rows.first);
+  if (const auto weights = weights_of(step); !weights.empty()) {
+    args.weight_of = context.table_memory.put(weights);
+    args.weights = step.b.rows / weight_of(step, step.groups.front()).rows;
+  }
   args.order = context.table_memory.put(order_of(tiling, false));
   args.positions = static_cast<std::int32_t>(choice.positions.size());
   args.out = tables.route(step.out, tiling);

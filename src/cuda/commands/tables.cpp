@@ -12,7 +12,8 @@ namespace {
 /// First row of the slice that the grid covers if all its rows are contiguous in one buffer.
 std::optional<std::int64_t> contiguous_from(const Placement& at, const Tiling& tiling) {
   const auto* const matrix = std::get_if<placement::Matrix>(&at.form);
-  if (matrix == nullptr || !matrix->ranks.empty() || tiling.parts != 1) return std::nullopt;
+  if (matrix == nullptr || !matrix->ranks.empty() || tiling.parts != 1 || tiling.grouped != nullptr)
+    return std::nullopt;
   const RowMap& rows = matrix->rows;
   if (rows.world != 1 || rows.pitch != 0 || rows.base + tiling.grid.rows > rows.limit) return std::nullopt;
   return rows.base;
@@ -29,11 +30,11 @@ class RowAddresses {
   std::vector<char*> of(std::int64_t position) const {
     std::vector<char*> rows(static_cast<std::size_t>(tiling_.height) * dests_, nullptr);
     std::vector<std::size_t> found(static_cast<std::size_t>(tiling_.height), 0);
-    const Tile tile = tiling_.tile(position);
-    const std::int64_t height = tiling_.grid.rect(tile).rows;
+    const TileRect rect = tiling_.rect(tiling_.tile(position));
+    const std::int64_t height = rect.rows;
     const std::int64_t row_bytes = tables_.memory.row_bytes(at_.slice.buffer);
     const Buffer& buffer = tables_.plan.buffers[static_cast<std::size_t>(at_.slice.buffer)];
-    for_each_piece(at_, tiling_.grid, tables_.plan.routing(), position, tile, [&](const Piece& piece) {
+    for_each_piece(at_, tiling_.grid, tables_.plan.routing(), position, rect, [&](const Piece& piece) {
       char* const first = tables_.memory.buffer(at_.slice.buffer, piece.rank, tables_.parity).at +
                           piece.row * row_bytes +
                           piece.col * static_cast<std::int64_t>(size_bytes(buffer.dtype));
@@ -85,15 +86,16 @@ void add_tile_runs(const Tables& tables, const Placement& at, const Tiling& tili
   const std::int64_t row_bytes = tables.memory.row_bytes(at.slice.buffer);
   const auto element = static_cast<std::int64_t>(
       size_bytes(tables.plan.buffers[static_cast<std::size_t>(at.slice.buffer)].dtype));
-  const Tile& tile = tiling.tile(position);
-  const std::int64_t height = tiling.grid.rect(tile).rows, part = ceil_div(height, tiling.parts);
-  for_each_piece(at, tiling.grid, tables.plan.routing(), position, tile, [&](const Piece& piece) {
+  const TileRect rect = tiling.rect(tiling.tile(position));
+  const std::int64_t height = rect.rows, part = ceil_div(height, tiling.parts);
+  const bool padded = tiling.pads(rect);
+  for_each_piece(at, tiling.grid, tables.plan.routing(), position, rect, [&](const Piece& piece) {
     char* first = bases.of(piece.rank) + piece.row * row_bytes + piece.col * element;
     const std::int64_t end = piece.tile_row + piece.rows;
     for (std::int64_t row = piece.tile_row; row < end;) {
       const std::int64_t part_end = std::min((row / part + 1) * part, height);
       const std::int64_t rows = std::min(end, part_end) - row, at_row = tiling.kernel_row(row, height);
-      const bool ends_part = row + rows == part_end;
+      const bool ends_part = row + rows == part_end && !padded;
       TileRun* const last = runs.size() == begin ? nullptr : &runs.back();
       if (last && !last->ends_part && last->row + last->rows == at_row &&
           last->at + last->rows * row_bytes == first)
@@ -236,7 +238,8 @@ Route Tables::route(const Placement& at, const Tiling& tiling) const {
   for (const std::int64_t position : entries) {
     tiles.push_back(addresses.of(position));
     auto& rows = exist.emplace_back(static_cast<std::size_t>(tiling.height), false);
-    const std::int64_t height = grid.rect(tiling.tile(position)).rows;
+    const TileRect rect = tiling.rect(tiling.tile(position));
+    const std::int64_t height = tiling.pads(rect) ? tiling.height : rect.rows;
     for (std::int64_t v = 0; v < height; ++v)
       rows[static_cast<std::size_t>(tiling.kernel_row(v, height))] = true;
   }
@@ -259,7 +262,8 @@ Route Tables::route(const Placement& at, const Tiling& tiling) const {
 const std::int32_t* Tables::leaving(const Placement& at, const Tiling& tiling, int rank) const {
   const auto count = [&](std::int64_t position) {
     std::int32_t rows = 0;
-    for_each_piece(at, tiling.grid, plan.routing(), position, tiling.tile(position), [&](const Piece& piece) {
+    const TileRect rect = tiling.rect(tiling.tile(position));
+    for_each_piece(at, tiling.grid, plan.routing(), position, rect, [&](const Piece& piece) {
       if (piece.rank != rank) rows += static_cast<std::int32_t>(piece.rows);
     });
     return rows;

@@ -7,6 +7,7 @@
 
 #include "cuda/kernels/hooks.hpp"
 #include "cuda/memory/memory.hpp"
+#include "shingle/plan/placement.hpp"
 #include "table_memory.hpp"
 
 namespace shingle::cuda {
@@ -23,7 +24,14 @@ struct Tiling {
   std::int32_t height = 0;  ///< of a whole tile
   std::int32_t parts = 1;
   std::int32_t part_rows = 0;
+  const Gemm* grouped = nullptr;  ///< the grouped product that has the tiles
 
+  /// What a tile covers of its output. Of a grouped product, the last tile of a group may have fewer rows.
+  TileRect rect(const Tile& tile) const {
+    return grouped != nullptr ? product_tile(*grouped, tile).rect : grid.rect(tile);
+  }
+  /// True if the kernel takes rows behind a tile's last for rows of the output: those that pad a group.
+  bool pads(const TileRect& rect) const { return grouped != nullptr && rect.rows < height; }
   const Tile& tile(std::int64_t position) const { return tiles[static_cast<std::size_t>(position)]; }
   std::int64_t kernel_row(std::int64_t row, std::int64_t rows) const {
     if (parts == 1) return row;

@@ -55,6 +55,11 @@ struct GemmArgs {
   const void* bias = nullptr;
   Activate activate = Activate::none;
 
+  /// Grouped product: B stacks `weights` matrices of the shape that it has without them, one below the other.
+  /// The tiles in row m of the grid multiply number weight_of[m]. Null: one matrix. Tiles of one CTA only.
+  const std::int32_t* weight_of = nullptr;
+  std::int64_t weights = 1;
+
   /// A tile's rows of op(A) are `a_parts` pieces of `part_rows` rows, together at most the tile's rows. Piece
   /// j of the tiles in row m of the grid begins at row m · part_rows + j · a_stride of op(A). With a table,
   /// their only piece begins at row a_first[m].

@@ -458,6 +458,12 @@ void hand_over(Builder& build, int rank, std::int32_t counter, std::int32_t from
   build.await(rank, to, counter, 0);
 }
 
+Machine with_tiles_of(const Epilogue& epilogue, const Machine& machine) {
+  Machine halved = machine;
+  if (epilogue.activation == Activation::swiglu) halved.tile_cols = larger(machine.tile_cols / 2, 1);
+  return halved;
+}
+
 TileSize tile_size(const Machine& machine, const TileParams& params) {
   return {params.rows > 0 ? params.rows : machine.tile_rows,
           params.cols > 0 ? params.cols : machine.tile_cols};

@@ -26,6 +26,9 @@ struct TileSize {
   /// The tile, reduced to the size of a matrix. Each side is at least 1, also for an empty matrix.
   TileSize within(std::int64_t matrix_rows, std::int64_t matrix_cols) const;
 };
+/// The machine for a product with an epilogue. A tile of swiglu's output needs a tile of gates and one of
+/// ups, so its tiles are half as wide.
+Machine with_tiles_of(const Epilogue& epilogue, const Machine& machine);
 /// Tile of a GEMM: from the params, else from the machine.
 TileSize tile_size(const Machine& machine, const TileParams& params);
 

@@ -15,11 +15,7 @@ namespace {
 class Experts {
  public:
   Experts(FusedBuilder& build, const Machine& machine)
-      : build_(build),
-        p_(build.problem()),
-        routing_(*p_.routing),
-        tile_(tile_size(machine, build.params().tile)),
-        handshake_(build) {
+      : build_(build), p_(build.problem()), routing_(*p_.routing), machine_(machine), handshake_(build) {
     std::vector<std::int64_t> routed, received;
     for (int r = 0; r < p_.world; ++r) {
       routed.push_back(routing_.rows(r));
@@ -79,6 +75,10 @@ class Experts {
     return Builder::in_place(build_.all(buffer, rank));
   }
 
+  TileSize tile_of(const Epilogue& epilogue) const {
+    return tile_size(with_tiles_of(epilogue, machine_), build_.params().tile);
+  }
+
   TileGrid pushed_rows(int rank) const { return build_.row_blocks(routing_.rows(rank), p_.k); }
 
   Elementwise push(int rank, int to) const {
@@ -98,8 +98,9 @@ class Experts {
   /// The rows of source `first` come first.
   Gemm grouped(Gemm product, std::int32_t a, int first) const {
     const int rank = product.a.rank;
+    const TileSize tile = tile_of(product.epilogue);
     product = build_.grouped(std::move(product), build_.all(a, rank), groups_from(routing_, rank, first),
-                             tile_, build_.params().tile.order);
+                             tile, build_.params().tile.order);
     product.resources = {1, build_.workers() - build_.helpers()};
     return product;
   }
@@ -127,16 +128,17 @@ class Experts {
 
   /// Tiles of a rank's last product whose rows return to `source`.
   std::uint32_t returned_tiles(int rank, int source) const {
+    const TileSize tile = tile_of({});
     std::int64_t tiles = 0;
     for (int i = 0; i < routing_.experts_per_rank(); ++i)
-      tiles += ceil_div(routing_.count(source, rank * routing_.experts_per_rank() + i), tile_.rows);
-    return static_cast<std::uint32_t>(tiles * ceil_div(p_.n, tile_.within(1, p_.n).cols));
+      tiles += ceil_div(routing_.count(source, rank * routing_.experts_per_rank() + i), tile.rows);
+    return static_cast<std::uint32_t>(tiles * ceil_div(p_.n, tile.within(1, p_.n).cols));
   }
 
   FusedBuilder& build_;
   const Problem& p_;
   const Routing& routing_;
-  TileSize tile_;
+  const Machine& machine_;
   Handshake handshake_;
   std::int32_t gathered_ = -1, hidden_ = -1, products_ = -1;  // buffers
   std::int32_t arrived_ = -1, stored_ = -1;                   // counters: entry p for rank p

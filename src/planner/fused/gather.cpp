@@ -206,27 +206,16 @@ void Gather::release(int rank) const {
     build_.await(rank, compute_lane, fetched_, (rank + i) % build_.world());
 }
 
-namespace {
-
-/// A tile of swiglu's output needs a tile of gates and one of ups, so tiles are half as wide.
-Machine with_tiles_of(const Problem& p, const Machine& machine) {
-  Machine halved = machine;
-  if (p.epilogue.activation == Activation::swiglu) halved.tile_cols = larger(machine.tile_cols / 2, 1);
-  return halved;
-}
-
-}  // namespace
-
 ShardTiles gathered_tiles(const FusedBuilder& build, std::int64_t cols, const Machine& machine) {
   const Problem& p = build.problem();
-  return {p.world, p.m, cols, with_tiles_of(p, machine), build.params()};
+  return {p.world, p.m, cols, with_tiles_of(p.epilogue, machine), build.params()};
 }
 
 void fuse_gather(FusedBuilder& build, const Machine& machine) {
   const Problem& p = build.problem();
   const std::int64_t cols = build.product_cols();
   const ShardTiles tiles = gathered_tiles(build, cols, machine);
-  const auto together = ShardTiles::together(p, cols, with_tiles_of(p, machine), build.params());
+  const auto together = ShardTiles::together(p, cols, with_tiles_of(p.epilogue, machine), build.params());
   const Gather gather(build, tiles, machine);
   const std::int32_t product = build.needs_finishing() ? build.buffer("product", p.m, cols) : build.out;
   const Handshake handshake(build);

@@ -11,8 +11,8 @@ namespace {
 
 class Sequence {
  public:
-  Sequence(Builder& build, TileSize tile)
-      : build_(build), p_(build.problem()), routing_(*p_.routing), tile_(tile) {
+  Sequence(Builder& build, const Machine& machine)
+      : build_(build), p_(build.problem()), routing_(*p_.routing), machine_(machine) {
     std::vector<std::int64_t> routed, received;
     for (int r = 0; r < p_.world; ++r) {
       routed.push_back(routing_.rows(r));
@@ -78,8 +78,9 @@ class Sequence {
 
   void add(Gemm product, std::int32_t a, std::vector<RowGroup> groups) const {
     const int rank = product.a.rank;
+    const TileSize tile = tile_size(with_tiles_of(product.epilogue, machine_), {});
     build_.step(rank, compute_lane,
-                build_.grouped(std::move(product), build_.all(a, rank), std::move(groups), tile_, {}));
+                build_.grouped(std::move(product), build_.all(a, rank), std::move(groups), tile, {}));
   }
 
   /// `there`: to the experts; else back.
@@ -97,16 +98,16 @@ class Sequence {
   Builder& build_;
   const Problem& p_;
   const Routing& routing_;
-  TileSize tile_;
+  const Machine& machine_;
   std::int32_t packed_ = -1, arrivals_ = -1, hidden_ = -1, products_ = -1, returns_ = -1;  // buffers
   std::int32_t sent_ = -1, arrived_ = -1, computed_ = -1, returned_ = -1;                  // counters
 };
 
 }  // namespace
 
-void experts_in_sequence(Builder& build, TileSize tile) {
+void experts_in_sequence(Builder& build, const Machine& machine) {
   const OperatorTraits& traits = build.problem().traits();
-  const Sequence sequence(build, tile);
+  const Sequence sequence(build, machine);
   for (int r = 0; r < build.world(); ++r) {
     if (traits.before) sequence.dispatch(r);
     sequence.multiply(r);

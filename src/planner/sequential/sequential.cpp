@@ -211,7 +211,7 @@ Result<Plan> plan_sequential(const Problem& problem, const Machine& host, const 
     case Op::alltoall_grouped_gemm:
     case Op::grouped_gemm_alltoall:
     case Op::moe:
-      planner::experts_in_sequence(build, planner::tile_size(machine, {}));
+      planner::experts_in_sequence(build, machine);
       break;
     case Op::mlp:
       planner::plan_mlp_slices(build, {0, problem.shard_rows()});

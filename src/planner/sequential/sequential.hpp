@@ -11,8 +11,8 @@ void call_library(Builder& build);
 
 /// ulysses-attention: all-to-all of Q, K and V, attention, all-to-all of its result.
 void ulysses_in_sequence(Builder& build);
-/// alltoall+grouped-gemm, grouped-gemm+alltoall and moe, with products in tiles of this size.
-void experts_in_sequence(Builder& build, TileSize tile);
+/// alltoall+grouped-gemm, grouped-gemm+alltoall and moe, with products in the machine's tiles.
+void experts_in_sequence(Builder& build, const Machine& machine);
 /// allgather+attention: all-gathers of K and of V, attention.
 void gather_keys(Builder& build);
 /// attention-backward: all-gathers of K and of V, its backward, all-to-alls of the parts of their gradients

@@ -137,6 +137,13 @@ __device__ inline void add(float (&x)[length], const Chunk<T, length>& chunk) {
   for (int i = 0; i < length; ++i) x[i] += widened(chunk, i);
 }
 
+/// Adds a multiple of the chunk.
+template <class T, int length>
+__device__ inline void add(float (&x)[length], const Chunk<T, length>& chunk, float factor) {
+#pragma unroll
+  for (int i = 0; i < length; ++i) x[i] += factor * widened(chunk, i);
+}
+
 template <class T, int length>
 __device__ inline Chunk<T, length> narrowed(const float (&x)[length]) {
   constexpr int per_word = 4 / static_cast<int>(sizeof(T));

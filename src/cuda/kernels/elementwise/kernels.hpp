@@ -35,8 +35,8 @@ inline bool row_wise(const ElementwiseArgs& args) {
 
 /// True if the pass only reorders, without conversion.
 inline bool copies(const ElementwiseArgs& args) {
-  return args.source_count == 1 && args.source_type == args.type && args.bias == nullptr &&
-         args.activate == Activate::none;
+  return args.source_count == 1 && args.source_type == args.type && args.factors == nullptr &&
+         args.bias == nullptr && args.activate == Activate::none;
 }
 
 /// Kernels for tile-by-tile passes (parameter: ElementwiseArgs) and for row-wise passes (also a RowLayout).

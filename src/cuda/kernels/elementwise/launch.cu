@@ -19,6 +19,7 @@ bool consistent(const ElementwiseArgs& args) {
   if (args.source_count < 1 || args.source_count > max_sources || args.sources == nullptr) return false;
   if (!row_wise(args)) return args.order != nullptr && !args.has_residual;
   if (args.activate == Activate::swiglu && args.cols % 2 != 0) return false;
+  if (args.factors != nullptr) return false;
   if (args.queue != nullptr || args.gate.count > 0 || args.notify.count > 0) return false;
   return args.cols * args.tile_cols < std::int64_t{1} << 32;  // RowLayout::reciprocal
 }

@@ -50,6 +50,19 @@ __device__ inline void store_all(const ElementwiseArgs& args, const TileWork& wo
       store(chunk, row + col * std::int64_t{sizeof(T)}, work.cols - at.col);
 }
 
+/// What the rows of a tile's sources are multiplied by: 1 without factors, which changes no bit of a sum.
+class Factors {
+ public:
+  __device__ Factors(const ElementwiseArgs& args, const TileWork& work, int row)
+      : of_row_(args.factors == nullptr
+                    ? nullptr
+                    : args.factors + (std::int64_t{work.spot.m} * args.tile_rows + row) * args.factors_row) {}
+  __device__ float of(int source) const { return of_row_ == nullptr ? 1.0f : of_row_[source]; }
+
+ private:
+  const float* of_row_;
+};
+
 /// False if the source's row has no address.
 template <class T, int length>
 __device__ inline bool load_from(const ElementwiseArgs& args, const Route& source, const TileWork& work,
@@ -168,6 +181,7 @@ struct Sum {
     for (std::uint32_t slot = mine; walk.row < work.rows; walk.next()) {
       ptx::await_copy_groups<depth - 1>();
       float x[length] = {};
+      const Factors factors(args, work, walk.row);
       std::uint32_t at = slot;
 #pragma unroll 1
       for (int s = 0; s < sources; ++s) {
@@ -180,7 +194,7 @@ struct Sum {
           chunk.word[4 * i + 2] = part.z;
           chunk.word[4 * i + 3] = part.w;
         }
-        add(x, chunk);
+        add(x, chunk, factors.of(s));
       }
       const Chunk<T, length> sum = finished(args, work, walk.chunk * length, x);
       const std::int64_t offset = walk.row * args.to.row_bytes + walk.chunk * vector_bytes;
@@ -198,13 +212,15 @@ struct Sum {
     for (Walk walk(work, length); walk.row < work.rows; walk.next()) {
       const Spot at{walk.row, walk.chunk * length};
       float x[length] = {};
+      const Factors factors(args, work, walk.row);
       for (int s = 0; s < args.source_count; s += group) {
         Source chunk[group];
 #pragma unroll
         for (int i = 0; i < group; ++i)
           if (s + i < args.source_count) load_from(args, sources[s + i], work, at, chunk[i]);
 #pragma unroll
-        for (int i = 0; i < group; ++i) add(x, chunk[i]);
+        for (int i = 0; i < group; ++i)
+          if (s + i < args.source_count) add(x, chunk[i], factors.of(s + i));
       }
       store_all(args, work, at, finished(args, work, at.col, x));
     }

@@ -10,7 +10,9 @@ namespace shingle::cuda {
 
 /// A matrix, and the box of one load: rows of 128 bytes with 128-byte swizzle. With `box_blocks` the box has
 /// as many blocks of `box_cols` columns, one behind the other, and a load has three coordinates: column in
-/// the block, row, block. The matrix then has whole blocks.
+/// the block, row, block. The matrix then has whole blocks. With `stacked` as many such matrices lie one
+/// below the other, and the third coordinate is a matrix: a box that exceeds one has zeros, not rows of the
+/// next.
 struct MatrixBox {
   const void* base = nullptr;
   std::int64_t rows = 0;
@@ -19,6 +21,7 @@ struct MatrixBox {
   std::int32_t box_rows = 0;
   std::int32_t box_cols = 0;
   std::int32_t box_blocks = 0;
+  std::int64_t stacked = 0;
 };
 
 /// Encodes a tensor map; elements outside the matrix load as zeros. Returns cudaErrorInvalidValue if the

@@ -138,10 +138,17 @@ struct MultistageGemm {
   __device__ static void multiply(const GemmArgs& args, const TileAt& tile, Shared& shared, Sums& sums) {
     const int thread = static_cast<int>(threadIdx.x);
     const OperandA a(args.a, args.lda, args.k, thread, RowsOfA{args, tile.m});
-    const OperandB b(args.b, args.ldb, args.k, thread, Columns{args, tile.n});
+    const OperandB b(weight_at(args, tile.m), args.ldb, args.k, thread, Columns{args, tile.n});
     sums.clear();
     Mma mma(shared.operands, thread, warp(), lane());
     mma(static_cast<int>((args.k + Depth - 1) / Depth), sums, a, b, sums);
+  }
+
+  /// The B of a row of tiles.
+  __device__ static const void* weight_at(const GemmArgs& args, std::int32_t m) {
+    if (args.weight_of == nullptr) return args.b;
+    const std::int64_t rows = TransposeB ? (args.activate == Activate::swiglu ? 2 : 1) * args.cols : args.k;
+    return static_cast<const Type*>(args.b) + args.weight_of[m] * rows * args.ldb;
   }
 
   /// Stores the warp's sums; its 16×8 blocks are ordered down the rows first. Of each block a lane holds four
