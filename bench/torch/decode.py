@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""GEMM + all-reduce of few rows, with and without residual and RMSNorm: PyTorch's ways and Shingle's, in CUDA graphs.
+"""GEMM + all-reduce of few rows, with and without residual and RMSNorm, in CUDA graphs: PyTorch, FlashInfer, Shingle.
 
     export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 SHINGLE_LIBRARY=/path/to/libshingle.so
     torchrun --standalone --nproc-per-node 2 bench/torch/decode.py --json decode.json
 
 PyTorch sums by NCCL or by its one-shot and two-shot kernels on symmetric memory, and normalises in a kernel that
-torch.compile makes. Shingle's ops run by the mechanism `low-latency`. Each graph has ten calls on ten weights, so that
-weights come from memory. Ten replays run back to back, so that the ranks' different starts hardly count. Times are
-those of a call, of the slowest rank. All results are compared with those of mm and NCCL before they are timed.
+torch.compile makes. FlashInfer's `allreduce_fusion` sums, adds the residual and normalises in one kernel after the
+same mm. It is left out, and the program says why, unless `flashinfer` can be imported and its comm module loads.
+Shingle's ops run by the mechanism `low-latency`. Each graph has ten calls on ten weights, so that weights come from
+memory. Ten replays run back to back, so that the ranks' different starts hardly count. Times are those of a call, of
+the slowest rank. All results are compared with those of mm and NCCL before they are timed.
 
 `allreduce+norm` is the collective alone, with residual and RMSNorm, of a context's operator `allreduce`.
 """
@@ -26,6 +28,7 @@ from shingle.torch import contexts
 from shingle.torch.groups import find_group
 from shingle.torch.warming import forced
 
+import flashinfer_sums
 from record import join, quartiles, slowest_us, write_record
 
 BF16 = {"device": "cuda", "dtype": torch.bfloat16}
@@ -61,13 +64,17 @@ def add_and_normalise(x, residual, weight):
     return (total * scale * weight.float()).to(x.dtype), total.to(x.dtype)
 
 
-def ways(group, m, n, k, norm):
+def ways(group, m, n, k, norm, flashinfer=None):
     """The ways to compute an operator, as functions of a weight [n, k]."""
     x, residual, weight = torch.randn(m, k, **BF16), torch.randn(m, n, **BF16), torch.randn(n, **BF16)
     found = {"gemm": lambda w: x @ w.t()}
     for name, total in sums(group, m, n).items():
         product = lambda w, total=total: total(lambda out: torch.mm(x, w.t(), out=out))
         found[name] = (lambda w, product=product: add_and_normalise(product(w), residual, weight)) if norm else product
+    if flashinfer and norm:
+        found["flashinfer"] = lambda w: flashinfer.add_and_normalise(torch.mm(x, w.t()), residual, weight, EPS)
+    elif flashinfer:
+        found["flashinfer"] = lambda w: flashinfer.sum(torch.mm(x, w.t()))
     if norm:
         found["shingle"] = lambda w: st.gemm_all_reduce(x, w, residual=residual, norm_weight=weight, eps=EPS)
     else:
@@ -85,12 +92,14 @@ class Alone:
                                   norm_epsilon=EPS, mechanism="low-latency")
         self.call = op.prepare([(rank, role) for role in ("a", "residual", "norm_weight", "out", "sum")], streams=1)
 
-    def ways(self, group, m, n):
+    def ways(self, group, m, n, flashinfer=None):
         """As `ways`, as functions of a part [m, n] of the sum. `copy`: what PyTorch's ways do to their own memory."""
         residual, weight = torch.randn(m, n, **BF16), torch.randn(n, **BF16)
         found = {"copy": lambda part: torch.empty_like(part).copy_(part)}
         for name, total in sums(group, m, n).items():
             found[name] = lambda part, total=total: add_and_normalise(total(lambda out: out.copy_(part)), residual, weight)
+        if flashinfer:
+            found["flashinfer"] = lambda part: flashinfer.add_and_normalise(part, residual, weight, EPS)
 
         def low_latency(part):
             outs = torch.empty_like(part), torch.empty_like(part)
@@ -147,6 +156,19 @@ def best_of_torch(row):
     return min(row[name]["median_us"] for name in ("nccl", "one_shot", "two_shot"))
 
 
+def print_speedups(measured):
+    """Prints Shingle's speed-up over the best of PyTorch, and over FlashInfer where it was timed, by op."""
+    for op in dict.fromkeys(row["op"] for row in measured):
+        rows = [row for row in measured if row["op"] == op]
+        rivals = {"the best of PyTorch": list(map(best_of_torch, rows))}
+        if "flashinfer" in rows[0]:
+            rivals["FlashInfer"] = [row["flashinfer"]["median_us"] for row in rows]
+        for rival, times in rivals.items():
+            ratios = [us / row["shingle"]["median_us"] for us, row in zip(times, rows)]
+            print(f"{op} over {rival}: geometric mean {math.exp(statistics.fmean(map(math.log, ratios))):.3f}, "
+                  f"least {min(ratios):.3f}, of {len(ratios)} shapes")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", default="1,16,64,128,256")
@@ -162,6 +184,9 @@ def main():
     rows = [int(m) for m in args.rows.split(",")]
     st.configure(max_m=max(rows))
     measured, alone = [], Alone(rank, group, max(rows), args.n)
+    flashinfer, lack = flashinfer_sums.find(rank, world, max(rows), args.n)
+    if lack and rank == 0:
+        print(f"without FlashInfer: {lack}", flush=True)
 
     def keep(op, runs, weights, m, k):
         measured.append(row := measure(op, runs, weights, world, m, args.n, k, args))
@@ -174,18 +199,17 @@ def main():
         for op in ("gemm+allreduce", "gemm+allreduce+norm"):
             for k, m in itertools.product(map(int, args.k.split(",")), rows):
                 weights = [torch.randn(args.n, k, **BF16) * k**-0.5 for _ in range(COPIES)]
-                keep(op, ways(group, m, args.n, k, op.endswith("norm")), weights, m, k)
+                keep(op, ways(group, m, args.n, k, op.endswith("norm"), flashinfer), weights, m, k)
         for m in rows:
             parts = [torch.randn(m, args.n, **BF16) for _ in range(COPIES)]
-            keep("allreduce+norm", alone.ways(group, m, args.n), parts, m, 0)
+            keep("allreduce+norm", alone.ways(group, m, args.n, flashinfer), parts, m, 0)
     alone.close()
+    if flashinfer:
+        flashinfer.close()
     if rank == 0:
-        for op in ("gemm+allreduce", "gemm+allreduce+norm", "allreduce+norm"):
-            ratios = [best_of_torch(row) / row["shingle"]["median_us"] for row in measured if row["op"] == op]
-            print(f"{op} over the best of PyTorch: geometric mean {math.exp(statistics.fmean(map(math.log, ratios))):.3f}, "
-                  f"least {min(ratios):.3f}, of {len(ratios)} shapes")
+        print_speedups(measured)
         if args.json:
-            write_record(args.json, measured)
+            write_record(args.json, measured, **({"flashinfer": flashinfer.version} if flashinfer else {}))
     st.release()
     dist.destroy_process_group()
 

@@ -40,7 +40,10 @@ def torch_decode(record):
 
 @table("torch-few-rows", "h200x2/torch_few_rows")
 def torch_few_rows(record):
-    """Times of the best of PyTorch's ways and of Shingle's op, and the speed-up, in microseconds."""
+    """Times of the best of PyTorch's ways and of Shingle's op, and the speed-up, in microseconds.
+
+    Where FlashInfer was measured, its time and the speed-up over it follow.
+    """
     sizes, rows = values_of(record, "m"), []
     for op in values_of(record, "op"):
         for k in values_of(record, "k"):
@@ -49,8 +52,10 @@ def torch_few_rows(record):
                 times = {row["timed"]: us(row) for row in pick(record, op=op, k=k, m=m)}
                 if not times:
                     break
-                best = min(times[name] for name in ("nccl", "one_shot", "two_shot"))
-                cells.append(f"{best:.1f}, {times['shingle']:.1f}; {best / times['shingle']:.2f}")
+                ours, best = times["shingle"], min(times[name] for name in ("nccl", "one_shot", "two_shot"))
+                cells.append(f"{best:.1f}, {ours:.1f}; {best / ours:.2f}")
+                if theirs := times.get("flashinfer"):
+                    cells[-1] += f"; {theirs:.1f}, {theirs / ours:.2f}"
             if cells:
                 rows.append([op if k == "0" else f"{op}, K = {k}", *cells])
     return ["", f"M = {sizes[0]}", *sizes[1:]], rows
