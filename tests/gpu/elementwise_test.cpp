@@ -63,6 +63,67 @@ TEST_F(ElementwiseTest, SumsSourcesInTheirOrder) {
       }
 }
 
+/// Of sources of mixed types the first is f32, and every second or fourth one.
+TEST_F(ElementwiseTest, SumsSourcesOfMixedTypes) {
+  for (const Element source : {Element::bf16, Element::f16})
+    for (const Element type : {source, Element::f32})
+      for (const int sources : {2, 3, 5, 19})
+        for (const int wide_every : {2, 4}) {
+          PassShape shape{.rows = 150, .cols = 328, .tile_rows = 32, .tile_cols = 64, .sources = sources};
+          shape.wide_every = wide_every;
+          shape.type = type;
+          shape.source_type = source;
+          shape.bias = sources == 3;
+          shape.from = {.layout = sources == 5 ? Layout::by_tile : Layout::matrix, .piece_rows = 8};
+          if (sources == 5) shape.from.holes_percent = 20;
+          expect(14, shape);
+          shape.integers = false;
+          expect(15, shape);
+          shape.cols = 203, shape.from.odd = shape.to.odd = 1;
+          expect(16, shape);
+        }
+}
+
+TEST_F(ElementwiseTest, WidensSources) {
+  for (const Element source : {Element::bf16, Element::f16})
+    for (const int sources : {1, 4, 9}) {
+      PassShape shape{.rows = 150, .cols = 328, .tile_rows = 32, .tile_cols = 64, .sources = sources};
+      shape.type = Element::f32;
+      shape.source_type = source;
+      shape.integers = false;
+      expect(17, shape);
+    }
+}
+
+/// As plans add to running sums.
+TEST_F(ElementwiseTest, AddsToAWideSourceInPlace) {
+  PassShape shape{.rows = 150, .cols = 328, .tile_rows = 32, .tile_cols = 64, .sources = 4};
+  shape.wide_every = 4;
+  shape.type = Element::f32;
+  shape.from.layout = Layout::matrix;
+  RandomPass pass(18, shape);
+  ElementwiseArgs args = pass.args();
+  const Placed& sums = pass.source(0);
+  args.to = {};
+  args.to.base = sums.memory.get<char>();
+  args.to.row_bytes = (sums.at(0, 0, 1) - sums.at(0, 0, 0)) * std::int64_t{sizeof(float)};
+  const Stream stream;
+  check(launch_elementwise(args, stream.get()), "launch_elementwise");
+  stream.synchronize();
+  const std::vector<float> added = download<float>(sums.memory);
+  for (int row = 0; row < shape.rows; ++row)
+    for (int col = 0; col < shape.cols; ++col) {
+      float wanted = 0;
+      const auto at = [&](int s) {
+        return static_cast<std::size_t>(pass.source(s).at(row / shape.tile_rows, 0, row % shape.tile_rows) +
+                                        col);
+      };
+      for (int s = 0; s < shape.sources; ++s)
+        wanted += load_element(dtype(shape.type_of(s)), pass.source(s).image.data(), at(s));
+      ASSERT_EQ(added[at(0)], wanted) << "row " << row << ", column " << col;
+    }
+}
+
 TEST_F(ElementwiseTest, ActivatesTiles) {
   for (const Activate activate : {Activate::relu, Activate::gelu, Activate::silu}) {
     PassShape shape{.sources = 2, .activate = activate, .bias = true, .integers = false};
@@ -133,6 +194,10 @@ TEST_F(ElementwiseTest, RefusesWhatItCannotDo) {
   shape.source_type = Element::f16;
   RandomPass pass(12, shape);
   EXPECT_EQ(launch_elementwise(pass.args(), nullptr), cudaErrorInvalidValue);
+  PassShape normed{.norm = true};
+  normed.wide_every = 2, normed.sources = 2;
+  RandomPass mixed(12, normed);
+  EXPECT_EQ(launch_elementwise(mixed.args(), nullptr), cudaErrorInvalidValue) << "row-wise, of mixed types";
   ElementwiseArgs nothing = pass.args();
   nothing.last = nothing.first;
   EXPECT_EQ(launch_elementwise(nothing, nullptr), cudaSuccess);

@@ -181,12 +181,12 @@ Params draw_low_latency_params(Dice& dice, const Problem& problem) {
   return LowLatencyParams{.hops = everywhere ? static_cast<std::int32_t>(dice.size(1, 2)) : 1};
 }
 
-/// Attention of some sequences, with heads that share K and V or not.
-Problem draw_attention(Dice& dice, int world) {
+/// Attention of some sequences, with heads that share K and V or not, or its backward.
+Problem draw_attention(Dice& dice, int world, Op op, int longest) {
   Problem p;
   p.world = world;
-  p.op = one_of(dice, {Op::attention_reducescatter, Op::ulysses_attention, Op::allgather_attention});
-  p.m = chance(dice, 20) ? dice.size(1, 2 * world) : dice.size(1, chance(dice, 30) ? 1500 : 400);
+  p.op = op;
+  p.m = chance(dice, 20) ? dice.size(1, 2 * world) : dice.size(1, chance(dice, 30) ? longest : 400);
   p.dtype = one_of(dice, {DType::bf16, DType::f16});
   Attention& attention = p.attention;
   attention.kv_heads = (p.traits().splits_heads() ? world : 1) * dice.size(1, 4);
@@ -206,13 +206,23 @@ Problem draw_attention(Dice& dice, int world) {
                                   : std::accumulate(attention.lengths.begin(), attention.lengths.end(), 0L);
   p.k = attention.heads * attention.head_dim / (p.traits().shards_tokens() ? 1 : world);
   p.n = p.traits().multiplies() ? 8 * dice.size(1, 80) : p.k;
-  if (p.op == Op::allgather_attention && chance(dice, 50)) p.row_order = RowOrder::zigzag;
+  if (p.traits().shards_tokens() && !p.traits().splits_heads() && chance(dice, 50))
+    p.row_order = RowOrder::zigzag;
   if (p.traits().multiplies()) {
     p.transpose_b = chance(dice, 60);
     p.epilogue.bias = chance(dice, 30);
     if (chance(dice, 30)) p.norm = {true, chance(dice, 50)};
   }
   return p;
+}
+
+Problem draw_forward(Dice& dice, int world) {
+  const Op op = one_of(dice, {Op::attention_reducescatter, Op::ulysses_attention, Op::allgather_attention});
+  return draw_attention(dice, world, op, 1500);
+}
+
+Problem draw_backward(Dice& dice, int world) {
+  return draw_attention(dice, world, Op::attention_backward, 700);
 }
 
 Params draw_attention_params(Dice& dice, const Problem& problem) {
@@ -255,6 +265,18 @@ Params draw_expert_params(Dice& dice, const Problem& problem) {
   return params;
 }
 
+/// The elements of the outputs.
+std::vector<std::vector<char>> bits_of(const Problem& problem, const std::vector<Output>& outputs) {
+  std::vector<std::vector<char>> bits;
+  for (const Output& output : outputs) {
+    const Shape shape = shape_of(problem, output.role, output.rank);
+    const auto* const at = static_cast<const char*>(output.memory);
+    bits.emplace_back(at,
+                      at + shape.rows * shape.cols * static_cast<std::int64_t>(size_bytes(problem.dtype)));
+  }
+  return bits;
+}
+
 class Operators : public testing::TestWithParam<int> {
  protected:
   void SetUp() override {
@@ -280,6 +302,7 @@ class Operators : public testing::TestWithParam<int> {
     try {
       Operator op(*world, problem, {.params = params, .verify = true, .timeout_us = 5e6});
       workspace.bind(op);
+      std::vector<std::vector<char>> first;
       for (int run = 0; run < 3; ++run) {
         workspace.poison_outputs();
         op.executable().poison();
@@ -288,6 +311,10 @@ class Operators : public testing::TestWithParam<int> {
         ASSERT_TRUE(checked.passed) << what << " run " << run << ": error " << checked.max_error << " in "
                                     << checked.worst << '\n'
                                     << to_json(plan->params);
+        if (!problem.traits().backward) continue;
+        const std::vector<std::vector<char>> bits = bits_of(problem, workspace.outputs());
+        if (run == 0) first = bits;
+        ASSERT_EQ(bits, first) << what << " run " << run << '\n' << to_json(plan->params);
       }
       ++ran[std::string(name(problem.op)) + ' ' + std::string(name(mechanism))];
     } catch (const Unsupported& reason) {
@@ -338,7 +365,34 @@ TEST_P(Operators, RandomRingProblemsAreRight) {
 }
 
 TEST_P(Operators, RandomAttentionsAreRight) {
-  expect_random(500, draw_attention, draw_attention_params);
+  expect_random(500, draw_forward, draw_attention_params);
+}
+
+/// Each run gives the same bits.
+TEST_P(Operators, RandomBackwardsOfAttentionAreRight) {
+  expect_random(600, draw_backward, draw_attention_params);
+}
+
+/// More scores than one backward of cuDNN takes, and sequences of one token, which cuDNN does not take.
+TEST_P(Operators, BackwardsOfLongAndSingleTokensAreRight) {
+  Problem p;
+  p.op = Op::attention_backward;
+  p.world = GetParam();
+  p.dtype = DType::bf16;
+  p.attention = {.heads = 6, .kv_heads = 3, .head_dim = 64, .causal = true, .lengths = {1, 1, 1, 12000, 1}};
+  p.m = 12004;
+  p.n = p.k = 6 * 64;
+  const auto inputs = random_inputs(p, 1, Values::normal);
+  const RowSample sample(*inputs, world->local_ranks());
+  Workspace workspace(*world, *inputs);
+  for (const Params& params : {Params{SequentialParams{}}, Params{RingParams{}}}) {
+    Operator op(*world, p, {.params = params});
+    workspace.bind(op);
+    workspace.poison_outputs();
+    op.run();
+    const Check checked = workspace.check(sample);
+    EXPECT_TRUE(checked.passed) << "error " << checked.max_error << " in " << checked.worst;
+  }
 }
 
 TEST_P(Operators, RandomExpertsAreRight) {

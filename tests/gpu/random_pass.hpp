@@ -15,6 +15,7 @@ struct PassShape {
   int rows = 100, cols = 200, tile_rows = 32, tile_cols = 64;
   Element source_type = Element::bf16, type = Element::bf16;
   int sources = 1;
+  int wide_every = 0;  ///< of so many sources the first is f32; 0: none
   Activate activate = Activate::none;
   bool bias = false, norm = false, residual = false;
   bool integers = true;  ///< small integers, whose sums are exact
@@ -24,6 +25,8 @@ struct PassShape {
 
   bool row_wise() const { return norm || activate == Activate::swiglu; }
   int out_cols() const { return activate == Activate::swiglu ? cols / 2 : cols; }
+  bool wide(int source) const { return wide_every > 0 && source % wide_every == 0; }
+  Element type_of(int source) const { return wide(source) ? Element::f32 : source_type; }
 };
 
 class RandomPass {
@@ -32,8 +35,8 @@ class RandomPass {
     grid_ = {shape.rows, shape.cols, shape.tile_rows, shape.tile_cols, {}, {}};
     grid_.shuffle(random_, shape.phantoms);
     for (int s = 0; s < shape.sources; ++s) {
-      sources_.push_back(std::make_unique<Placed>(random_, grid_, shape.source_type, shape.from));
-      fill(*sources_.back(), shape.source_type);
+      sources_.push_back(std::make_unique<Placed>(random_, grid_, shape.type_of(s), shape.from));
+      fill(*sources_.back(), shape.type_of(s));
     }
     LayoutChoice out = shape.to;
     if (shape.row_wise()) out.cols = shape.out_cols();
@@ -59,7 +62,11 @@ class RandomPass {
     args.order = order_.get<TileAt>();
     args.position_of = position_of_.get<std::int32_t>();
     std::vector<Route> routes;
-    for (auto& source : sources_) routes.push_back(source->to_device());
+    for (int s = 0; s < shape_.sources; ++s) {
+      routes.push_back(source(s).to_device());
+      routes.back().wide = shape_.wide(s);
+    }
+    args.mixed = shape_.wide_every > 0;
     routes_ = upload(routes);
     args.sources = routes_.get<Route>();
     args.source_count = shape_.sources;
@@ -115,15 +122,16 @@ class RandomPass {
   /// A row of the sum of sources, and whether any source has the row.
   bool sum_row(int m, int row, int first, int count, std::vector<double>& x) const {
     bool there = false;
-    for (const auto& source : sources_)
+    for (int s = 0; s < shape_.sources; ++s)
       for (int i = 0; i < count; ++i) {
+        const Placed& source = *sources_[static_cast<std::size_t>(s)];
         const int n = (first + i) / shape_.tile_cols;
-        const std::int64_t at = source->at(m, n, row);
+        const std::int64_t at = source.at(m, n, row);
         if (at < 0) continue;
         there = true;
-        const int col = source->by_tile() ? first + i - n * shape_.tile_cols : first + i;
+        const int col = source.by_tile() ? first + i - n * shape_.tile_cols : first + i;
         x[static_cast<std::size_t>(i)] +=
-            load_element(dtype(shape_.source_type), source->image.data(), at + col);
+            load_element(dtype(shape_.type_of(s)), source.image.data(), at + col);
       }
     return there;
   }

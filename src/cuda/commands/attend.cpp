@@ -1,7 +1,8 @@
-// Attend steps: one attention of cuDNN for each run of equal parts of sequences.
+// Attend and AttendBackward steps: one attention of cuDNN for each run of equal parts of sequences.
 //
 // Every query of a step sees at least one of its keys, so cuDNN never has a row without keys, whose
-// log-sum-exp is not finite.
+// log-sum-exp is not finite. Every key of a backward step is seen by a query, so no gradient is left
+// unstored.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,71 +11,135 @@
 #include "command.hpp"
 #include "cuda/runtime/world.hpp"
 #include "library.hpp"
+#include "lower/attention_parts.hpp"
 #include "shingle/base/error.hpp"
 
 namespace shingle::cuda {
 namespace {
 
-/// Queries of a step that one attention computes, and the keys that they see.
-struct Part {
-  std::int64_t row = 0;                ///< of the step's first query
-  std::int64_t key = 0;                ///< token
-  std::int64_t queries = 0, keys = 0;  ///< of each sequence
-  bool causal = false;                 ///< the last query sees all keys, the one before all but the last, …
-  std::int64_t sequences = 1;
-};
-
-/// The part of the queries from `token` on: those of one sequence, at most `rows`. In a causal attention the
-/// queries behind the last key see all keys, and are a part of their own.
-Part part_at(const Problem& problem, const Attend& step, std::int64_t token, std::int64_t rows) {
-  const TokenRange keys{step.first_key, step.first_key + step.keys.rows};
-  rows = std::min(rows, problem.sequence_of(token).end - token);
-  if (problem.attention.causal && token + 1 < keys.end) rows = std::min(rows, keys.end - token);
-  const TokenRange seen = common(problem.seen_by(token, rows), keys);
-  return {token - step.first_token, seen.first, rows, seen.count(),
-          problem.attention.causal && rows > 1 && seen.end > token + 1};
-}
-
-/// The parts of a step. Whole sequences of one length are one part.
-std::vector<Part> parts_of(const Problem& problem, const Attend& step) {
-  std::vector<Part> parts;
-  for (std::int64_t row = 0; row < step.grid.rows;) {
-    const Part part = part_at(problem, step, step.first_token + row, step.grid.rows - row);
-    Part* const last = parts.empty() ? nullptr : &parts.back();
-    const auto whole = [&](const Part& one) {
-      return one.queries == one.keys && one.key == step.first_token + one.row;
-    };
-    if (last != nullptr && whole(*last) && whole(part) && last->queries == part.queries)
-      ++last->sequences;
-    else
-      parts.push_back(part);
-    row += part.queries;
-  }
-  return parts;
-}
+/// Scores of one backward. A deterministic backward of cuDNN needs 2 bytes of workspace for each.
+constexpr std::int64_t most_backward_scores = std::int64_t{1} << 28;
 
 class AttendCommand final : public Command {
  public:
   struct Run {
     std::shared_ptr<Attention> attention;
-    Address q, keys, values, out, lse;  ///< `lse`: null if it is not stored
+    AttentionMatrices<Address> at{};  ///< null: there is no such matrix
   };
   /// The attentions run in stream order and share the lane's workspace.
   AttendCommand(std::vector<Run> runs, Scratch& workspace) : runs_(std::move(runs)), workspace_(workspace) {
-    for (const Run& run : runs_) workspace.reserve(run.attention->workspace_bytes());
+    std::size_t bytes = 0;
+    for (const Run& run : runs_) bytes = std::max(bytes, run.attention->workspace_bytes());
+    workspace.reserve(bytes);
   }
   void enqueue(cudaStream_t stream, const Shifts& shifts) override {
-    for (const Run& run : runs_)
-      run.attention->run(stream,
-                         {run.q.in(shifts), run.keys.in(shifts), run.values.in(shifts), run.out.in(shifts),
-                          run.lse.in(shifts)},
-                         workspace_.get());
+    const auto address = [&](const Address& matrix) -> void* { return matrix.in(shifts); };
+    for (const Run& run : runs_) run.attention->run(stream, run.at.map(address), workspace_.get());
   }
 
  private:
   std::vector<Run> runs_;
   const Scratch& workspace_;  // may still grow while other commands are made
 };
+
+/// Heads and rows of a step, from the first ones of its slices.
+struct Block {
+  std::int64_t sequences = 1, kv_heads = 1;
+  std::int64_t query = 0, key = 0, kv_head = 0;  ///< the first ones
+};
+
+class AttendRuns {
+ public:
+  /// `slices`: null if there is no such matrix.
+  AttendRuns(const Context& context, const AttentionMatrices<const Slice*>& slices)
+      : context_(context), attention_(context.plan.problem().attention), slices_(slices) {
+    row_ = slices.map([&](const Slice* slice) {
+      return slice == nullptr ? 0 : context.memory.row_bytes(slice->buffer) / element_bytes(*slice);
+    });
+  }
+
+  void add(const AttentionPart& part, bool backward) {
+    const std::int64_t kv_heads = slices_.keys->cols / attention_.head_dim;
+    const AttentionBatch batch = backward ? attention_batch(part, kv_heads, sharing(), most_backward_scores)
+                                          : AttentionBatch{part.sequences, kv_heads};
+    for (std::int64_t sequence = 0; sequence < part.sequences; sequence += batch.sequences)
+      for (std::int64_t head = 0; head < kv_heads; head += batch.kv_heads)
+        add(part, backward,
+            {std::min(batch.sequences, part.sequences - sequence), std::min(batch.kv_heads, kv_heads - head),
+             part.row + sequence * part.queries, part.key + sequence * part.keys, head});
+  }
+  std::unique_ptr<Command> command() {
+    return std::make_unique<AttendCommand>(std::move(runs_), context_.workspace);
+  }
+
+ private:
+  void add(const AttentionPart& part, bool backward, const Block& block) {
+    const AttentionProblem problem{.type = dtype(*slices_.q),
+                                   .backward = backward,
+                                   .sequences = block.sequences,
+                                   .queries = part.queries,
+                                   .keys = part.keys,
+                                   .heads = block.kv_heads * sharing(),
+                                   .kv_heads = block.kv_heads,
+                                   .head_dim = attention_.head_dim,
+                                   .causal = part.causal,
+                                   .row = row_};
+    const std::int64_t head = block.kv_head * sharing(), dim = attention_.head_dim;
+    const auto of_queries = [&](const Slice* slice) { return at(slice, block.query, head * dim); };
+    const auto of_keys = [&](const Slice* slice) { return at(slice, block.key, block.kv_head * dim); };
+    const AttentionMatrices<const Slice*>& s = slices_;
+    runs_.push_back({context_.library.get(context_.world.dnn(context_.rank), problem, context_.settle),
+                     {of_queries(s.q), of_keys(s.keys), of_keys(s.values), of_queries(s.out),
+                      at(s.lse, block.query, head), of_queries(s.grad), of_queries(s.q_grad),
+                      of_keys(s.keys_grad), of_keys(s.values_grad)}});
+    AttentionMatrices<Address> aligned = runs_.back().at;
+    aligned.lse = {};
+    aligned.map([&](const Address& matrix) {
+      if (reinterpret_cast<std::uintptr_t>(matrix.at) % 16 != 0)
+        throw InvalidArgument(
+            fmt::format("the matrices of an attention of rank {} must begin at multiples of 16 bytes",
+                        context_.rank),
+            context_.rank);
+      return 0;
+    });
+  }
+
+  std::int64_t sharing() const { return attention_.heads / attention_.kv_heads; }
+  DType dtype(const Slice& slice) const {
+    return context_.plan.buffers[static_cast<std::size_t>(slice.buffer)].dtype;
+  }
+  std::int64_t element_bytes(const Slice& slice) const {
+    return static_cast<std::int64_t>(size_bytes(dtype(slice)));
+  }
+  /// Address of a row and column of a slice; null if there is none.
+  Address at(const Slice* slice, std::int64_t row, std::int64_t col) const {
+    if (slice == nullptr) return {};
+    return context_.memory.at(*slice, context_.parity) + row * context_.memory.row_bytes(slice->buffer) +
+           col * element_bytes(*slice);
+  }
+
+  const Context& context_;
+  const shingle::Attention& attention_;
+  AttentionMatrices<const Slice*> slices_;
+  AttentionMatrices<std::int64_t> row_{};  // elements
+  std::vector<AttendCommand::Run> runs_;
+};
+
+template <class Step>
+std::vector<AttentionPart> parts_of(const Problem& problem, const Step& step) {
+  return attention_parts(problem, {step.first_token, step.first_token + step.grid.rows},
+                         {step.first_key, step.first_key + step.keys.rows});
+}
+
+/// Throws Unsupported if cuDNN has no attention of this type and these heads.
+void require_heads(const Plan& plan, const Slice& q) {
+  const DType type = plan.buffers[static_cast<std::size_t>(q.buffer)].dtype;
+  const std::int64_t dim = plan.problem().attention.head_dim;
+  if (type == DType::f32) throw Unsupported("CUDA: cuDNN has no attention for f32: use bf16 or f16");
+  if (dim % 8 != 0 || dim > 256)
+    throw Unsupported(
+        fmt::format("CUDA: head_dim = {} must be a multiple of 8 up to 256 for cuDNN's attention", dim));
+}
 
 }  // namespace
 
@@ -89,60 +154,55 @@ void require_plain(const TileGrid& grid, const Placement& to, const std::vector<
 }
 
 void require_served(const Plan& plan, const Attend& step) {
-  const DType type = plan.buffers[static_cast<std::size_t>(step.q.buffer)].dtype;
-  const std::int64_t dim = plan.problem().attention.head_dim;
-  if (type == DType::f32) throw Unsupported("CUDA: cuDNN has no attention for f32: use bf16 or f16");
-  if (dim % 8 != 0 || dim > 256)
-    throw Unsupported(
-        fmt::format("CUDA: head_dim = {} must be a multiple of 8 up to 256 for cuDNN's attention", dim));
+  require_heads(plan, step.q);
   require_plain(step.grid, step.out, step.gates, step.notify, "attend");
+}
+
+void require_served(const Plan& plan, const AttendBackward& step) {
+  require_heads(plan, step.q);
+  if (!step.gates.empty() || !step.notify.empty())
+    throw Unsupported("CUDA: a step 'attend-backward' has no hooks");
+  const auto buffer = [&](const Slice& slice) -> const Buffer& {
+    return plan.buffers[static_cast<std::size_t>(slice.buffer)];
+  };
+  for (const Slice* stored : {&step.q_grad, &step.keys_grad, &step.values_grad})
+    if (buffer(*stored).dtype != buffer(step.q).dtype)
+      throw Unsupported(fmt::format("CUDA: a step 'attend-backward' stores {} in {}; expected {}, as Q",
+                                    buffer(*stored).name, name(buffer(*stored).dtype),
+                                    name(buffer(step.q).dtype)));
+  if (share_keys(parts_of(plan.problem(), step)))
+    throw Unsupported(fmt::format(
+        "CUDA: the queries of a step 'attend-backward' lie on both sides of its last key, token {}: "
+        "make the queries behind it a step of their own",
+        step.first_key + step.keys.rows - 1));
 }
 
 std::unique_ptr<Command> make_command(const Context& context, const Attend& step) {
   if (step.grid.tiles() == 0) return nullptr;
   require_served(context.plan, step);
-  const Problem& problem = context.plan.problem();
-  const std::int64_t dim = problem.attention.head_dim;
-  const DType type = context.plan.buffers[static_cast<std::size_t>(step.q.buffer)].dtype;
-  const auto element = static_cast<std::int64_t>(size_bytes(type));
-  const auto row_bytes = [&](const Slice& slice) { return context.memory.row_bytes(slice.buffer); };
-  const auto at = [&](const Slice& slice) { return context.memory.at(slice, context.parity); };
-  const Slice& to = step.out.slice;
-  std::vector<AttendCommand::Run> runs;
-  for (const Part& part : parts_of(problem, step)) {
-    const AttentionProblem attention{
-        .type = type,
-        .sequences = part.sequences,
-        .queries = part.queries,
-        .keys = part.keys,
-        .heads = step.grid.cols / dim,
-        .kv_heads = step.keys.cols / dim,
-        .head_dim = dim,
-        .causal = part.causal,
-        .stores_lse = step.lse.buffer >= 0,
-        .q_row = row_bytes(step.q) / element,
-        .keys_row = row_bytes(step.keys) / element,
-        .values_row = row_bytes(step.values) / element,
-        .out_row = row_bytes(to) / element,
-        .lse_row = step.lse.buffer < 0 ? 0 : row_bytes(step.lse) / std::int64_t{sizeof(float)},
-    };
-    const std::int64_t key = part.key - step.first_key;
-    const AttendCommand::Run run{
-        context.library.get(context.world.dnn(context.rank), attention, context.settle),
-        at(step.q) + part.row * row_bytes(step.q),
-        at(step.keys) + key * row_bytes(step.keys),
-        at(step.values) + key * row_bytes(step.values),
-        at(to) + part.row * row_bytes(to),
-        step.lse.buffer < 0 ? Address{} : at(step.lse) + part.row * row_bytes(step.lse)};
-    for (const Address& operand : {run.q, run.keys, run.values, run.out})
-      if (reinterpret_cast<std::uintptr_t>(operand.at) % 16 != 0)
-        throw InvalidArgument(
-            fmt::format("Q, K, V and the result of rank {} must begin at multiples of 16 bytes",
-                        context.rank),
-            context.rank);
-    runs.push_back(run);
-  }
-  return std::make_unique<AttendCommand>(std::move(runs), context.workspace);
+  AttendRuns runs(context, {.q = &step.q,
+                            .keys = &step.keys,
+                            .values = &step.values,
+                            .out = &step.out.slice,
+                            .lse = step.lse.buffer < 0 ? nullptr : &step.lse});
+  for (const AttentionPart& part : parts_of(context.plan.problem(), step)) runs.add(part, false);
+  return runs.command();
+}
+
+std::unique_ptr<Command> make_command(const Context& context, const AttendBackward& step) {
+  if (step.grid.tiles() == 0) return nullptr;
+  require_served(context.plan, step);
+  AttendRuns runs(context, {.q = &step.q,
+                            .keys = &step.keys,
+                            .values = &step.values,
+                            .out = &step.attended,
+                            .lse = &step.lse,
+                            .grad = &step.grad,
+                            .q_grad = &step.q_grad,
+                            .keys_grad = &step.keys_grad,
+                            .values_grad = &step.values_grad});
+  for (const AttentionPart& part : parts_of(context.plan.problem(), step)) runs.add(part, true);
+  return runs.command();
 }
 
 }  // namespace shingle::cuda

@@ -1,4 +1,4 @@
-// Scaled dot-product attention by cuDNN.
+// Scaled dot-product attention by cuDNN, and its backward.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <type_traits>
 
 #include "shingle/base/dtype.hpp"
 
@@ -29,11 +30,34 @@ class DnnHandle {
   int sm_version_ = 0;  // 90 for compute capability 9.0
 };
 
-/// out = softmax(Q·Kᵀ / sqrt(head_dim)) · V for each head of each sequence. Accumulates in fp32; results have
-/// the type of Q, K and V. The same bits in each run. Matrices are row-major: one row for each token, one
-/// block of head_dim columns for each head. Distances are in elements.
+/// One thing for each matrix of an attention. Matrices are row-major: one row for each token, one block of
+/// head_dim columns for each head.
+template <class T>
+struct AttentionMatrices {
+  T q{}, keys{}, values{};
+  T out{};   ///< the result; read by backward
+  T lse{};   ///< log-sum-exp of the scaled scores in f32, a column for each head
+  T grad{};  ///< gradient of the result; backward only, as all that follow
+  T q_grad{}, keys_grad{}, values_grad{};  ///< gradients
+
+  bool operator==(const AttentionMatrices&) const = default;
+  /// The results of a function for each matrix, called in this order.
+  template <class Function>
+  auto map(Function&& function) const {
+    return AttentionMatrices<std::decay_t<decltype(function(q))>>{
+        function(q),    function(keys),   function(values),    function(out),        function(lse),
+        function(grad), function(q_grad), function(keys_grad), function(values_grad)};
+  }
+};
+
+/// out = softmax(Q·Kᵀ / sqrt(head_dim)) · V for each head of each sequence, or its backward: the gradients of
+/// Q, K and V by these queries and keys, where `out` and `lse` are of the attention to these keys and any
+/// others.
+///
+/// Accumulates in fp32; results have the type of Q, K and V. The same bits in each run.
 struct AttentionProblem {
   DType type = DType::bf16;
+  bool backward = false;
   std::int64_t sequences = 1;  ///< of this shape, one behind another in all matrices
   std::int64_t queries = 0;    ///< of a sequence
   std::int64_t keys = 0;       ///< of a sequence; at least `queries` if causal
@@ -42,24 +66,13 @@ struct AttentionProblem {
   std::int64_t head_dim = 0;
   /// True: the last query sees all keys, the one before all but the last, …
   bool causal = false;
-  bool stores_lse = false;  ///< the log-sum-exp of the scaled scores too, in f32
-  std::int64_t q_row = 0;   ///< from a row to the next
-  std::int64_t keys_row = 0;
-  std::int64_t values_row = 0;
-  std::int64_t out_row = 0;
-  std::int64_t lse_row = 0;
+  AttentionMatrices<std::int64_t> row{};  ///< elements from a row to the next; 0: there is no such matrix
 
   bool operator==(const AttentionProblem&) const = default;
 };
 
 /// First elements of the matrices, at multiples of 16 bytes; `lse` at one of 4.
-struct AttentionOperands {
-  const void* q = nullptr;
-  const void* keys = nullptr;
-  const void* values = nullptr;
-  void* out = nullptr;
-  void* lse = nullptr;  ///< a row for each token, a column for each head
-};
+using AttentionOperands = AttentionMatrices<void*>;
 
 class Attention {
  public:

@@ -96,7 +96,10 @@ ElementwiseArgs tabled(const Context& context, const Elementwise& step, bool wai
   const std::vector<Tile> tiles = tiles_of(grid);
   const Tiling tiling{grid, tiles, all_positions(grid), grid.tile_rows, 1, grid.tile_rows};
   ElementwiseArgs args;
-  args.source_type = element(dtype(step.from.front()));
+  const auto is_wide = [&](const Placement& from) { return dtype(from) == DType::f32; };
+  const auto narrow = std::ranges::find_if_not(step.from, is_wide);
+  args.source_type = narrow == step.from.end() ? Element::f32 : element(dtype(*narrow));
+  args.mixed = narrow != step.from.end() && std::ranges::any_of(step.from, is_wide);
   args.type = element(dtype(step.to));
   args.rows = grid.rows, args.cols = grid.cols;
   args.tile_rows = grid.tile_rows, args.tile_cols = grid.tile_cols;
@@ -105,7 +108,10 @@ ElementwiseArgs tabled(const Context& context, const Elementwise& step, bool wai
   args.order = context.table_memory.put(order_of(tiling, true));
   if (row_wise(step)) args.position_of = context.table_memory.put(positions_of(tiling));
   std::vector<Route> sources;
-  for (const Placement& from : step.from) sources.push_back(tables.route(from, tiling));
+  for (const Placement& from : step.from) {
+    sources.push_back(tables.route(from, tiling));
+    sources.back().wide = is_wide(from);
+  }
   args.sources = context.table_memory.put(sources);
   args.source_count = static_cast<std::int32_t>(sources.size());
   args.to = tables.route(step.to, tiling);
@@ -137,13 +143,22 @@ void require_served(const Plan& plan, const Elementwise& step) {
   const auto dtype = [&](const Slice& slice) {
     return plan.buffers[static_cast<std::size_t>(slice.buffer)].dtype;
   };
-  const DType type = dtype(step.to.slice), source = dtype(step.from.front().slice);
-  for (const Placement& from : step.from)
-    if (dtype(from.slice) != source || (source != type && source != DType::f32))
-      throw Unsupported(fmt::format(
-          "CUDA: a pass reads sources in f32 or in the output's type; here it reads {} and {}, and "
-          "writes {}",
-          name(source), name(dtype(from.slice)), name(type)));
+  const DType type = dtype(step.to.slice);
+  const DType first = dtype(step.from.front().slice);
+  DType narrow = type;  // of sources that are not f32
+  for (const Placement& from : step.from) {
+    const DType source = dtype(from.slice);
+    if (row_wise(step) && (source != first || (source != type && source != DType::f32)))
+      throw Unsupported(
+          fmt::format("CUDA: a row-wise pass (RMSNorm, SwiGLU) reads sources in f32 or in the output's type; "
+                      "here it reads {} and {}, and writes {}",
+                      name(first), name(source), name(type)));
+    if (narrow == DType::f32) narrow = source;
+    if (source != narrow && source != DType::f32)
+      throw Unsupported(
+          fmt::format("CUDA: a pass reads and writes f32 and one other type; this one uses {} and {}",
+                      name(narrow), name(source)));
+  }
   const auto same = [&](bool used, const Slice& slice) {
     if (used && dtype(slice) != type)
       throw Unsupported(fmt::format(

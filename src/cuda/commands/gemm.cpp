@@ -284,10 +284,10 @@ void require_served(const Plan& plan, const Step& step) {
   if (const auto* exchange = std::get_if<Exchange>(&step)) require_served(plan, *exchange);
   if (pass != nullptr && pass->queue >= 0 && row_wise(*pass))
     throw Unsupported("CUDA: row-wise passes (RMSNorm, SwiGLU) cannot share a work queue between lanes");
-  if (std::holds_alternative<AttendBackward>(step))
-    throw Unsupported("CUDA: the backward of attention (attend-backward) runs on the host only");
   const auto* attend = std::get_if<Attend>(&step);
   if (attend != nullptr && attend->grid.tiles() > 0) require_served(plan, *attend);
+  const auto* backward = std::get_if<AttendBackward>(&step);
+  if (backward != nullptr && backward->grid.tiles() > 0) require_served(plan, *backward);
   const auto* merge = std::get_if<Merge>(&step);
   if (merge != nullptr && merge->grid.tiles() > 0) require_served(plan, *merge);
 }

@@ -1,5 +1,6 @@
 #include "device_facts.hpp"
 
+#include <algorithm>
 #include <array>
 #include <mutex>
 
@@ -28,6 +29,15 @@ cudaError_t find_device_facts(DeviceFacts& facts) {
   });
   facts = at.facts;
   return at.error;
+}
+
+cudaError_t find_cta_count(std::int64_t threads, int cta_threads, unsigned& ctas) {
+  DeviceFacts facts;
+  if (const cudaError_t error = find_device_facts(facts); error != cudaSuccess) return error;
+  constexpr std::int64_t sm_threads = 2048;
+  ctas = static_cast<unsigned>(
+      std::min((threads + cta_threads - 1) / cta_threads, sm_threads / cta_threads * facts.sms));
+  return cudaSuccess;
 }
 
 }  // namespace shingle::cuda

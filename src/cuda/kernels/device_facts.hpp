@@ -3,6 +3,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
+
 namespace shingle::cuda {
 
 struct DeviceFacts {
@@ -14,5 +16,9 @@ struct DeviceFacts {
 
 /// Of the current device. Any thread may call it.
 cudaError_t find_device_facts(DeviceFacts& facts);
+
+/// As many CTAs of `cta_threads` as `threads` threads need, up to those that the current device holds at a
+/// time.
+cudaError_t find_cta_count(std::int64_t threads, int cta_threads, unsigned& ctas);
 
 }  // namespace shingle::cuda

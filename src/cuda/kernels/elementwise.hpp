@@ -27,6 +27,8 @@ inline constexpr int max_sources = 64;
 struct ElementwiseArgs {
   Element source_type = Element::bf16;  ///< of sources
   Element type = Element::bf16;         ///< of everything else
+  /// Sources are f32 where Route::wide, and of `source_type` elsewhere, which is not f32. Tile by tile only.
+  bool mixed = false;
   std::int64_t rows = 0;
   std::int64_t cols = 0;  ///< of the sources; with swiglu the output has half of them
   std::int32_t tile_rows = 0;
@@ -90,7 +92,8 @@ struct ElementwiseLaunch {
   bool early = false;     ///< PDL
 };
 
-/// The launch of a pass; it does not depend on addresses. `source_type` is `type` or f32.
+/// The launch of a pass; it does not depend on addresses. `source_type` is `type` or f32; tile by tile,
+/// `type` may also be f32 with any `source_type`.
 cudaError_t prepare_elementwise(const ElementwiseArgs& args, ElementwiseLaunch& launch);
 /// Launches a pass as it was prepared. Sets args.room.
 cudaError_t launch_elementwise(ElementwiseArgs& args, const ElementwiseLaunch& launch, cudaStream_t stream);

@@ -27,6 +27,7 @@ struct Route {
   std::int32_t pieces = 1;  ///< in a tile
   std::int32_t dests = 1;
   bool by_tile = false;
+  bool wide = false;        ///< the rows are f32; read for sources of mixed types only
   std::uint8_t matrix = 0;  ///< role of the matrix, an index of Shifts
 };
 

@@ -2,8 +2,6 @@
 // to a power of two, so that a group lies in one warp.
 #include "merge.hpp"
 
-#include <algorithm>
-
 #include "cuda/kernels/device_facts.hpp"
 #include "elementwise/chunk.cuh"
 
@@ -72,27 +70,6 @@ __global__ void __launch_bounds__(merge_threads)
   }
 }
 
-__global__ void __launch_bounds__(merge_threads)
-    unpack_lse_kernel(const PackedLse from, float* lse, std::int64_t lse_row) {
-  const std::int64_t count = from.sequences * from.queries * from.heads;
-  for (std::int64_t i = std::int64_t{blockIdx.x} * merge_threads + threadIdx.x; i < count;
-       i += std::int64_t{gridDim.x} * merge_threads) {
-    const std::int64_t row = i / from.heads, head = i % from.heads;
-    const std::int64_t sequence = row / from.queries, query = row % from.queries;
-    lse[row * lse_row + head] = from.packed[(sequence * from.heads + head) * from.queries + query];
-  }
-}
-
-/// As many CTAs as `threads` threads need, up to those that the GPU holds at a time.
-cudaError_t count_merge_ctas(std::int64_t threads, unsigned& ctas) {
-  DeviceFacts facts;
-  if (const cudaError_t error = find_device_facts(facts); error != cudaSuccess) return error;
-  constexpr std::int64_t ctas_each = 2048 / merge_threads;  // threads of an SM
-  ctas =
-      static_cast<unsigned>(std::min((threads + merge_threads - 1) / merge_threads, ctas_each * facts.sms));
-  return cudaSuccess;
-}
-
 const void* find_merge_kernel(Element type) {
   switch (type) {
     case Element::bf16:
@@ -115,27 +92,18 @@ cudaError_t launch_merge(const MergeArgs& args, cudaStream_t stream) {
   int lanes = 1;
   while (lanes * merge_chunk < args.head_dim) lanes *= 2;
   unsigned ctas = 0;
-  if (const cudaError_t error = count_merge_ctas(args.rows * args.heads * lanes, ctas)) return error;
+  if (const cudaError_t error = find_cta_count(args.rows * args.heads * lanes, merge_threads, ctas))
+    return error;
   void* parameters[] = {const_cast<MergeArgs*>(&args), &lanes};
   return cudaLaunchKernel(find_merge_kernel(args.type), dim3(static_cast<unsigned>(ctas)),
                           dim3(merge_threads), parameters, 0, stream);
 }
 
-cudaError_t launch_unpack_lse(const PackedLse& from, float* lse, std::int64_t lse_row, cudaStream_t stream) {
-  unsigned ctas = 0;
-  if (const cudaError_t error = count_merge_ctas(from.sequences * from.queries * from.heads, ctas))
-    return error;
-  if (ctas == 0) return cudaSuccess;
-  unpack_lse_kernel<<<ctas, merge_threads, 0, stream>>>(from, lse, lse_row);
-  return cudaGetLastError();
-}
-
 cudaError_t preload_merge() {
-  for (const void* kernel :
-       {find_merge_kernel(Element::f32), find_merge_kernel(Element::bf16), find_merge_kernel(Element::f16),
-        reinterpret_cast<const void*>(unpack_lse_kernel)}) {
+  for (const Element type : {Element::f32, Element::bf16, Element::f16}) {
     cudaFuncAttributes attributes;
-    if (const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel); error != cudaSuccess)
+    if (const cudaError_t error = cudaFuncGetAttributes(&attributes, find_merge_kernel(type));
+        error != cudaSuccess)
       return error;
   }
   return cudaSuccess;

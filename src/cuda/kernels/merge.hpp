@@ -37,14 +37,6 @@ struct MergeArgs {
 /// Merges in fp32, in the order of the parts. All values lie at multiples of 16 bytes, or are moved element
 /// by element.
 cudaError_t launch_merge(const MergeArgs& args, cudaStream_t stream);
-/// Log-sum-exps as cuDNN packs them: by sequence, by head, by query.
-struct PackedLse {
-  const float* packed = nullptr;
-  std::int64_t sequences = 1, queries = 0;  ///< queries of a sequence
-  std::int32_t heads = 0;
-};
-/// Stores them with a row for each query, `lse_row` apart, and a column for each head.
-cudaError_t launch_unpack_lse(const PackedLse& from, float* lse, std::int64_t lse_row, cudaStream_t stream);
 /// Loads the kernels: CUDA would otherwise load them at their first launch, which waits for the device.
 cudaError_t preload_merge();
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "cuda/commands/command.hpp"
+#include "cuda/kernels/attention.hpp"
 #include "cuda/kernels/flagged.hpp"
 #include "cuda/kernels/gemm.hpp"
 #include "cuda/kernels/merge.hpp"
@@ -31,6 +32,7 @@ CudaArena::Calls::Calls(LocalRank& of, const CallWords& at)
     : local(of), words(at), queue(calls_in_flight, launches_in_flight), recent(calls_in_flight) {
   check(preload_sync(), "load kernels");
   check(preload_elementwise(), "load kernels");
+  check(preload_attention(), "load kernels");
   check(preload_merge(), "load kernels");
   check(preload_deliveries(), "load kernels");
   check(preload_skinny(), "load kernels");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cuda/kernels/attention.hpp"
 #include "cuda/kernels/flagged.hpp"
 #include "cuda/kernels/merge.hpp"
 #include "cuda/kernels/skinny.hpp"
@@ -41,6 +42,7 @@ RankProgram::RankProgram(CudaWorld& world, const Plan& plan, const RankLaunches&
   queue_.reserve(rank.lanes.size());
   check(preload_sync(), "load kernels");
   check(preload_elementwise(), "load kernels");
+  check(preload_attention(), "load kernels");
   check(preload_merge(), "load kernels");
   check(preload_deliveries(), "load kernels");
   check(preload_skinny(), "load kernels");

@@ -58,7 +58,7 @@ cudaError_t count_ctas(ElementwiseLaunch& at, std::int64_t pieces, int most, int
 /// Bytes of shared memory for the chunks in flight of a sum. A CTA may have `most_shared` bytes.
 std::int32_t tile_room(const ElementwiseArgs& args, int most_shared) {
   constexpr int own = 8 << 10, enough = 192 << 10;
-  if (copies(args)) return 0;
+  if (copies(args) || mixes(args)) return 0;
   const int chunk_bytes = 16 / size_of(args.type) * size_of(args.source_type);
   const int depth = sum_depth(std::min(most_shared - own, enough), args.source_count, chunk_bytes);
   return depth < 2 ? 0 : depth * args.source_count * copy_threads * chunk_bytes;
@@ -129,6 +129,14 @@ cudaError_t preload_elementwise() {
           for (const void* kernel : {find_tiles_kernel(args), find_rows_kernel(args)})
             if (const cudaError_t error = preload(kernel); error != cudaSuccess) return error;
         }
+  for (const Element source : {Element::bf16, Element::f16})
+    for (const Element type : {source, Element::f32}) {
+      ElementwiseArgs args;
+      args.type = type;
+      args.source_type = source;
+      args.mixed = true;
+      if (const cudaError_t error = preload(find_tiles_kernel(args)); error != cudaSuccess) return error;
+    }
   return cudaSuccess;
 }
 

@@ -103,6 +103,21 @@ struct Copy {
   }
 };
 
+/// Bias, activation and rounding of the chunk at a column of the tile.
+template <class T, int length>
+__device__ __forceinline__ Chunk<T, length> finished(const ElementwiseArgs& args, const TileWork& work,
+                                                     int tile_col, float (&x)[length]) {
+  if (args.bias != nullptr) {
+    const std::int64_t col = std::int64_t{work.spot.n} * args.tile_cols + tile_col;
+    Chunk<T, length> bias;
+    load<Reuse::often>(bias, static_cast<const char*>(args.bias) + col * std::int64_t{sizeof(T)},
+                       work.cols - tile_col);
+    add(x, bias);
+  }
+  activate(args.activate, x);
+  return narrowed<T>(x);
+}
+
 /// Sums sources of type S in their order in fp32, then applies bias and activation, and rounds once to T.
 template <class S, class T>
 struct Sum {
@@ -196,7 +211,7 @@ struct Sum {
         }
         add(x, chunk, factors.of(s));
       }
-      const Chunk<T, length> sum = finished(args, work, walk.chunk * length, x);
+      const Chunk<T, length> sum = finished<T>(args, work, walk.chunk * length, x);
       const std::int64_t offset = walk.row * args.to.row_bytes + walk.chunk * vector_bytes;
 #pragma unroll 1
       for (int d = 0; d < args.to.dests; ++d)
@@ -222,23 +237,67 @@ struct Sum {
         for (int i = 0; i < group; ++i)
           if (s + i < args.source_count) add(x, chunk[i], factors.of(s + i));
       }
-      store_all(args, work, at, finished(args, work, at.col, x));
+      store_all(args, work, at, finished<T>(args, work, at.col, x));
+    }
+  }
+};
+
+/// Sums sources of type N, or f32 where Route::wide, in their order in fp32, and finishes as Sum does. Chunks
+/// in flight are in registers.
+template <class N, class T>
+struct MixedSum {
+  static constexpr int length = vector_bytes / static_cast<int>(sizeof(N));
+  static constexpr int group = 4;  // sources whose loads are in flight together
+  using Narrow = Chunk<N, length>;
+  using Wide = Chunk<float, length>;
+
+  static __device__ __forceinline__ void survey(const ElementwiseArgs&, const Route*, const TileWork&,
+                                                TileLines&, int) {}
+  static __device__ __forceinline__ void run(const ElementwiseArgs& args, const Route* sources,
+                                             TileRing& ring) {
+    for_each_tile(ring, [&](int, const TileWork& work) { tile(args, sources, work); });
+  }
+  static __device__ __forceinline__ void tile(const ElementwiseArgs& args, const Route* sources,
+                                              const TileWork& work) {
+    for (Walk walk(work, length); walk.row < work.rows; walk.next()) {
+      const Spot at{walk.row, walk.chunk * length};
+      float x[length] = {};
+      const Factors factors(args, work, walk.row);
+      for (int s = 0; s < args.source_count; s += group) {
+        Wide words[group];
+#pragma unroll
+        for (int i = 0; i < group; ++i)
+          if (s + i < args.source_count) load_words(args, sources[s + i], work, at, words[i]);
+#pragma unroll
+        for (int i = 0; i < group; ++i)
+          if (s + i < args.source_count) add_words(sources[s + i], words[i], factors.of(s + i), x);
+      }
+      store_all(args, work, at, finished<T>(args, work, at.col, x));
     }
   }
 
-  /// Bias, activation and rounding of the chunk at a column of the tile.
-  static __device__ __forceinline__ Chunk<T, length> finished(const ElementwiseArgs& args,
-                                                              const TileWork& work, int tile_col,
-                                                              float (&x)[length]) {
-    if (args.bias != nullptr) {
-      const std::int64_t col = std::int64_t{work.spot.n} * args.tile_cols + tile_col;
-      Chunk<T, length> bias;
-      load<Reuse::often>(bias, static_cast<const char*>(args.bias) + col * std::int64_t{sizeof(T)},
-                         work.cols - tile_col);
-      add(x, bias);
+  /// A chunk of type N takes the first words.
+  static __device__ __forceinline__ void load_words(const ElementwiseArgs& args, const Route& source,
+                                                    const TileWork& work, Spot at, Wide& words) {
+    if (source.wide) {
+      load_from(args, source, work, at, words);
+      return;
     }
-    activate(args.activate, x);
-    return narrowed<T>(x);
+    Narrow chunk;
+    load_from(args, source, work, at, chunk);
+#pragma unroll
+    for (int w = 0; w < Narrow::words; ++w) words.word[w] = chunk.word[w];
+  }
+  static __device__ __forceinline__ void add_words(const Route& source, const Wide& words, float factor,
+                                                   float (&x)[length]) {
+    if (source.wide) {
+      add(x, words, factor);
+      return;
+    }
+    Narrow chunk;
+#pragma unroll
+    for (int w = 0; w < Narrow::words; ++w) chunk.word[w] = words.word[w];
+    add(x, chunk, factor);
   }
 };
 

@@ -17,6 +17,7 @@ struct GatedKernel {
 }  // namespace
 
 const void* find_rows_kernel(const ElementwiseArgs& args) {
+  if (args.mixed) return nullptr;
   return args.activate == Activate::swiglu ? by_type<GatedKernel>(args) : by_type<PlainKernel>(args);
 }
 
