@@ -123,11 +123,12 @@ def graph_us(group, kernel, args, choice):
 
 def median_of(group, launch):
     """Median device time of what launch() launches, in microseconds."""
-    samples = []
+    samples, meeting = [], torch.zeros(1, device="cuda")
     for _ in range(WARM + TIMED):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         dist.barrier(group=group.process_group)
         torch.cuda._sleep(SLEEP_CYCLES)
+        dist.all_reduce(meeting, group=group.process_group)  # devices wake tens of microseconds apart
         begin.record()
         launch()
         end.record()
