@@ -12,6 +12,7 @@
 #include "cuda/commands/blas.hpp"
 #include "hooked_gemm.hpp"
 #include "rounding.hpp"
+#include "shingle/plan/placement.hpp"
 
 using namespace shingle;
 using namespace shingle::bench;
@@ -62,8 +63,8 @@ std::vector<std::int64_t> group_rows(const Case& of) {
 /// A grouped product, ready to launch. Operands and output must outlive it.
 class GroupedGemm {
  public:
-  GroupedGemm(const GemmInstance& instance, const Case& of, std::int32_t swizzle, const void* a,
-              const void* b, char* out)
+  GroupedGemm(const GemmInstance& instance, const Case& of, TileOrder order, const void* a, const void* b,
+              char* out)
       : instance_(instance), epoch_(sizeof(std::uint32_t)) {
     epoch_.fill(0);
     GemmArgs args;
@@ -76,13 +77,14 @@ class GroupedGemm {
     args.part_rows = instance.tile.rows;
     std::vector<std::int32_t> first, weight;
     std::vector<std::int64_t> rows_of;  // of a tile
-    std::int64_t begin = 0, piece = instance.tile.rows;
+    const std::int64_t tile_rows = instance.tile.rows, cluster = instance.tile.cluster;
+    std::int64_t begin = 0, piece = tile_rows;
     const std::vector<std::int64_t> groups = group_rows(of);
     for (std::size_t group = 0; group < groups.size(); begin += groups[group++])
-      for (std::int64_t row = 0; row < groups[group]; row += instance.tile.rows) {
-        first.push_back(static_cast<std::int32_t>(begin + row));
+      for (std::int64_t tile = 0; tile < tiles_of_group(groups[group], tile_rows, cluster); ++tile) {
+        first.push_back(static_cast<std::int32_t>(begin + tile * tile_rows));
         weight.push_back(static_cast<std::int32_t>(group));
-        rows_of.push_back(smaller(instance.tile.rows, groups[group] - row));
+        rows_of.push_back(larger(smaller(tile_rows, groups[group] - tile * tile_rows), 0));
         piece = std::gcd(piece, rows_of.back());
       }
     const std::int64_t row_bytes = of.n * 2, pieces = instance.tile.rows / piece;
@@ -96,8 +98,8 @@ class GroupedGemm {
     args.out.table = table_.get<char*>(), args.out.row_bytes = row_bytes;
     args.out.piece_rows = static_cast<std::int32_t>(piece);
     args.out.pieces = static_cast<std::int32_t>(pieces);
-    const TileGrid grid = make_grid(args.rows, args.cols, instance.tile.rows, instance.tile.cols,
-                                    {Raster::along_m, swizzle, 1, 1, 0});
+    order.cluster_m = instance.tile.cluster;
+    const TileGrid grid = make_grid(args.rows, args.cols, instance.tile.rows, instance.tile.cols, order);
     std::vector<TileAt> tiles;
     for (std::int64_t p = 0; p < grid.positions(); ++p)
       if (const Tile at = grid.tile(p); !grid.phantom(at))
@@ -169,17 +171,17 @@ nlohmann::json compare(const Case& of, int repeat) {
   std::unique_ptr<GroupedGemm> best;
   double best_us = 1e30;
   std::string tile;
+  const TileOrder orders[] = {{Raster::along_m, 8}, {Raster::along_n, 8}, {Raster::along_n, 4}};
   for (const GemmInstance& instance : gemm_instances(GemmFamily::sm90)) {
     if (instance.type != Element::bf16 || instance.transpose_a || !instance.transpose_b) continue;
-    if (instance.tile.cluster != 1) continue;
-    for (const std::int32_t swizzle : {4, 8}) {
-      auto candidate =
-          std::make_unique<GroupedGemm>(instance, of, swizzle, a.get(), b.get(), out.get<char>());
+    for (const TileOrder& order : orders) {
+      auto candidate = std::make_unique<GroupedGemm>(instance, of, order, a.get(), b.get(), out.get<char>());
       const auto launch = [&](cudaStream_t on) { candidate->launch(on); };
       stopwatch.time_us(launch);
       if (const double us = std::min(stopwatch.time_us(launch), stopwatch.time_us(launch)); us < best_us)
         best = std::move(candidate), best_us = us,
-        tile = fmt::format("{}x{}", instance.tile.rows, instance.tile.cols);
+        tile = fmt::format("{}x{}, {}{}", instance.tile.rows, instance.tile.cols, instance.tile.cluster,
+                           order.raster == Raster::along_m ? ", along m" : "");
     }
   }
   if (best == nullptr) throw Unsupported("this build has no kernels for compute capability 9.0");
@@ -220,7 +222,7 @@ int main(int argc, char** argv) {
       const double ratio =
           row["cublaslt_loop"]["median_us"].get<double>() / row["shingle"]["median_us"].get<double>();
       fmt::print(
-          "{:22} {:>5}x{:>5} {:>2} groups {:>6} rows {:8} tile {:7} loop {:8.1f} us  {:.3f} of it  right: "
+          "{:22} {:>5}x{:>5} {:>2} groups {:>6} rows {:8} tile {:17} loop {:8.1f} us  {:.3f} of it  right: "
           "{}\n",
           one.model, one.n, one.k, one.groups, one.rows, one.skewed ? "skewed" : "balanced",
           row["tile"].get<std::string>(), row["cublaslt_loop"]["median_us"].get<double>(), ratio,

@@ -49,7 +49,8 @@ def main():
     args = parser.parse_args()
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         subprocess.run([args.program, "--repeat", str(args.repeat), "--json", file.name], check=True)
-        measured = json.load(file)["rows"]
+        with open(file.name, encoding="utf-8") as written:
+            measured = json.load(written)["rows"]
     rows, ratios = [], []
     with torch.inference_mode():
         for row in measured:

@@ -252,7 +252,7 @@ class Call:
         """Enqueues one call and returns at once. All ranks make the same calls in the same order.
 
         matrices: (address, rows as stored, elements from a row to the next or 0 if dense) of each prepared matrix.
-        streams: a cudaStream_t for each local rank. routing: a Routing, for operators with an all-to-all.
+        streams: a cudaStream_t for each local rank. routing: a Routing, for operators with an all-to-all; m is then 0.
         Raises InvalidArgument if a matrix does not fit; the call is then not made. Raises Timeout if an earlier call
         has failed.
         """

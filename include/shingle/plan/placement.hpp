@@ -183,17 +183,22 @@ struct ProductTile {
   }
 };
 
+/// Tiles along m of a group, padded to a multiple of `group_tiles`.
+inline std::int64_t tiles_of_group(std::int64_t rows, std::int64_t tile_rows, std::int64_t group_tiles) {
+  return ceil_div(rows, tile_rows * group_tiles) * group_tiles;
+}
+
 /// The tile of a product at an index of its grid.
 inline ProductTile product_tile(const Gemm& gemm, Tile tile) {
   ProductTile found{gemm.grid.rect(tile)};
   if (gemm.groups.empty() || found.rect.rows == 0) return found;
   for (const RowGroup& group : gemm.groups) {
-    const std::int64_t tiles = ceil_div(group.rows, gemm.grid.tile_rows);
+    const std::int64_t tiles = tiles_of_group(group.rows, gemm.grid.tile_rows, gemm.group_tiles);
     if (tile.m < tiles) {
       found.group = &group;
       found.in_group = tile.m * gemm.grid.tile_rows;
       found.rect.row = group.row + found.in_group;
-      found.rect.rows = smaller(gemm.grid.tile_rows, group.rows - found.in_group);
+      found.rect.rows = larger(smaller(gemm.grid.tile_rows, group.rows - found.in_group), 0);
       return found;
     }
     tile.m -= tiles;
@@ -203,9 +208,10 @@ inline ProductTile product_tile(const Gemm& gemm, Tile tile) {
 }
 
 /// Virtual rows of a grouped product in tiles of `tile_rows` rows.
-inline std::int64_t padded_rows(const std::vector<RowGroup>& groups, std::int64_t tile_rows) {
+inline std::int64_t padded_rows(const std::vector<RowGroup>& groups, std::int64_t tile_rows,
+                                std::int64_t group_tiles) {
   std::int64_t tiles = 0;
-  for (const RowGroup& group : groups) tiles += ceil_div(group.rows, tile_rows);
+  for (const RowGroup& group : groups) tiles += tiles_of_group(group.rows, tile_rows, group_tiles);
   return tiles * tile_rows;
 }
 

@@ -266,14 +266,15 @@ struct RowGroup {
 /// op(B), or output columns of [gate | up] for swiglu.
 ///
 /// With `groups` it is a grouped product: B stacks weights of equal shape, one below the other. Virtual rows
-/// are those of the groups in their order. Each group is padded to whole tiles, so that no tile has rows of
-/// two groups.
+/// are those of the groups in their order. Each group is padded to a multiple of `group_tiles` whole tiles,
+/// so that no tile, and no cluster of so many tiles, has rows of two groups. The last tile may have no rows.
 struct Gemm {
   TileGrid grid;
   Slice a;                         ///< as stored: m×k, or k×m with transpose_a
   Slice b;                         ///< as stored: k×n, or n×k with transpose_b; grouped: some of them
   RowMap a_rows;                   ///< not used if there are groups
   std::vector<RowGroup> groups{};  ///< empty: one weight
+  std::int32_t group_tiles = 1;
   bool transpose_a = false;
   bool transpose_b = false;
   Epilogue epilogue;

@@ -142,20 +142,20 @@ struct LibraryGemm::Descriptors {
         "cublasLtMatmul");
   }
 
-  /// Time of one product in microseconds, the best of some rounds.
+  /// Time of one product in microseconds, the best of some rounds; of long products of fewer.
   double time(std::size_t which, cudaStream_t stream, const LibraryOperands& on, void* workspace) {
-    constexpr int rounds = 3, products = 4;
+    constexpr double long_us = 500;
     const Event begin(Event::Timing::on), end(Event::Timing::on);
-    double best = std::numeric_limits<double>::infinity();
-    run(which, stream, on, workspace);
-    for (int round = 0; round < rounds; ++round) {
+    const auto round = [&](int products) {
       begin.record(stream);
       for (int i = 0; i < products; ++i) run(which, stream, on, workspace);
       end.record(stream);
       end.synchronize();
-      best = std::min(best, 1e3 * static_cast<double>(end.milliseconds_since(begin)) / products);
-    }
-    return best;
+      return 1e3 * static_cast<double>(end.milliseconds_since(begin)) / products;
+    };
+    run(which, stream, on, workspace);
+    const double once = round(1);
+    return once > long_us ? std::min(once, round(2)) : std::min({round(4), round(4), round(4)});
   }
 };
 

@@ -168,15 +168,18 @@ GemmFamily family_here() {
 }
 
 /// The smallest instance that fits the grid's tiles, in the largest clusters that the grid's order allows.
-Choice choose(const GemmArgs& args, const TileGrid& grid, const std::vector<Tile>& tiles, bool grouped) {
+/// `group_tiles`: of a grouped product, else 0.
+Choice choose(const GemmArgs& args, const TileGrid& grid, const std::vector<Tile>& tiles,
+              std::int32_t group_tiles) {
   const bool gated = args.activate == Activate::swiglu;
   std::vector<const GemmInstance*> fitting;
   for (const GemmInstance& one : gemm_instances(family_here())) {
     if (one.type != args.type || one.transpose_a != args.transpose_a || one.transpose_b != args.transpose_b)
       continue;
-    // If columns of B are contiguous in memory, parts of a tile are loaded in boxes of 64 columns.
-    if ((gated || grouped) && !one.transpose_b && one.tile.cols % (gated ? 128 : 64) != 0) continue;
-    if (grouped && one.tile.cluster > 1) continue;  // its tiles may have different weights
+    // If columns of B are contiguous in memory, halves of a tile are loaded in boxes of 64 columns.
+    if ((gated || group_tiles > 0) && !one.transpose_b && one.tile.cols % 128 != 0) continue;
+    if (group_tiles > 0 && group_tiles % one.tile.cluster != 0)
+      continue;  // its tiles would have several weights
     const std::int32_t cols = one.tile.cols / (gated ? 2 : 1);
     const bool fits = (one.tile.rows == grid.tile_rows ||
                        (one.tile.rows > grid.tile_rows && (grid.tiles_m() == 1 || !one.transpose_a))) &&
@@ -255,7 +258,7 @@ Served serve(const Plan& plan, const Gemm& step) {
   args.a_parts = rows.parts;
   args.a_stride = rows.stride;
   if (auto reason = unserved(args, rows.base, !rows.first.empty())) throw Unsupported(*reason);
-  served.choice = choose(args, grid, served.tiles, !step.groups.empty());
+  served.choice = choose(args, grid, served.tiles, step.groups.empty() ? 0 : step.group_tiles);
   const GemmInstance* const instance = served.choice.instance;
   if (instance == nullptr)
     throw Unsupported(fmt::format("this build has no GEMM kernel for {} with tiles of {}x{} in this order{}",

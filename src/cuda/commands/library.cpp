@@ -62,6 +62,25 @@ std::vector<Run> runs_of(const Gemm& step) {
   return runs;
 }
 
+namespace {
+
+/// Rows whose fastest algorithm serves this number of rows: a power of two, from 256 on also in four steps to
+/// the next. What is fastest for a whole number of waves of tiles may be a third slower for other rows.
+std::int64_t typical_rows(std::int64_t rows) {
+  if (rows == 0) return 0;
+  const auto power = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(rows)));
+  const std::int64_t step = rows > 256 ? power / 8 : power;
+  return ceil_div(rows, step) * step;
+}
+
+LibraryProblem with_rows(LibraryProblem problem, std::int64_t rows) {
+  if (problem.transpose_a && problem.lda == problem.m) problem.lda = rows;
+  problem.m = rows;
+  return problem;
+}
+
+}  // namespace
+
 std::shared_ptr<LibraryGemm> LibraryCache::get(const BlasHandle& handle, const LibraryProblem& problem,
                                                const LibraryOperands& operands) {
   for (const auto& [known, product] : made_)
@@ -87,7 +106,12 @@ std::shared_ptr<LibraryGemm> LibraryCache::for_call(const BlasHandle& handle, co
 }
 
 void LibraryCache::prepare(const BlasHandle& handle, const LibraryProblem& problem) {
-  const LibraryProblem p = typical(problem);
+  const std::int64_t most = typical_rows(problem.m);
+  for (std::int64_t rows = problem.m / 2 + 1; rows <= most; rows = typical_rows(rows) + 1)
+    prepare_typical(handle, typical(with_rows(problem, rows)));
+}
+
+void LibraryCache::prepare_typical(const BlasHandle& handle, const LibraryProblem& p) {
   if (p.m == 0 || std::ranges::find(prepared_, p, &Product::first) != prepared_.end()) return;
   const auto matrix = [](DType type, std::int64_t rows, std::int64_t leading) {
     DeviceMemory memory(static_cast<std::size_t>(rows * leading) * size_bytes(type));
@@ -127,13 +151,9 @@ LibraryCache::Kernel LibraryCache::kernel_of(LibraryProblem problem, const Libra
   return {problem, product.algorithm()};
 }
 
-/// The product whose algorithm serves this one: the next power of two of rows.
-LibraryProblem LibraryCache::typical(LibraryProblem problem) {
-  const bool leads = problem.transpose_a && problem.lda == problem.m;
-  problem.m =
-      problem.m == 0 ? 0 : static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(problem.m)));
-  if (leads) problem.lda = problem.m;
-  return problem;
+/// The product whose algorithm serves this one.
+LibraryProblem LibraryCache::typical(const LibraryProblem& problem) {
+  return with_rows(problem, typical_rows(problem.m));
 }
 
 namespace {

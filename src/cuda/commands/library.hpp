@@ -25,7 +25,7 @@ class LibraryCache {
   std::shared_ptr<LibraryGemm> get(const BlasHandle& handle, const LibraryProblem& problem,
                                    const LibraryOperands& operands);
   /// A product for calls: neither tuned nor kept. Takes the algorithm that prepare() has found for as many
-  /// rows, up to the next power of two, or else cuBLASLt's first. Makes CUDA load a kernel that is new.
+  /// rows, rounded up, or else cuBLASLt's first. Makes CUDA load a kernel that is new.
   ///
   /// The driver loads when the device is idle, and waits for that without a deadline. `settle` has one: it
   /// waits for earlier calls, whose kernels may be waiting for a rank that is gone.
@@ -41,7 +41,8 @@ class LibraryCache {
  private:
   using Product = std::pair<LibraryProblem, std::shared_ptr<LibraryGemm>>;
   using Kernel = std::pair<LibraryProblem, std::vector<std::uint64_t>>;  // algorithm, as cuBLASLt encodes it
-  static LibraryProblem typical(LibraryProblem problem);
+  static LibraryProblem typical(const LibraryProblem& problem);
+  void prepare_typical(const BlasHandle& handle, const LibraryProblem& problem);
   static Kernel kernel_of(LibraryProblem problem, const LibraryGemm& product);
 
   std::vector<Product> made_;

@@ -56,7 +56,7 @@ struct GemmArgs {
   Activate activate = Activate::none;
 
   /// Grouped product: B stacks `weights` matrices of the shape that it has without them, one below the other.
-  /// The tiles in row m of the grid multiply number weight_of[m]. Null: one matrix. Tiles of one CTA only.
+  /// The tiles in row m of the grid multiply number weight_of[m], the same in a cluster. Null: one matrix.
   const std::int32_t* weight_of = nullptr;
   std::int64_t weights = 1;
 

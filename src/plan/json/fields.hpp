@@ -356,6 +356,7 @@ void fields(auto& f, Is<Gemm> auto& g) {
   f.required("b", g.b);
   f.required("a_rows", g.a_rows);
   f.optional("groups", g.groups);
+  f.optional("group_tiles", g.group_tiles, Gemm{}.group_tiles);
   f.optional("transpose_a", g.transpose_a);
   f.optional("transpose_b", g.transpose_b);
   f.optional("epilogue", g.epilogue);

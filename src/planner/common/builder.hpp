@@ -98,9 +98,10 @@ class Builder {
   /// gemm().
   Gemm up_gemm(int rank, const TileGrid& grid, const RowMap& a_rows, Placement out) const;
   /// A product of the rows of `a` with a weight for each group, in tiles of this size. A group's output lies
-  /// at its row of the product's place. Of the product's grid only the columns count.
+  /// at its row of the product's place. Of the product's grid only the columns count. Groups are padded to
+  /// whole clusters of the order, or the order has none if that would add many tiles.
   Gemm grouped(Gemm product, const Slice& a, std::vector<RowGroup> groups, TileSize tile,
-               const TileOrder& order) const;
+               TileOrder order) const;
   /// Attention of the tokens in `q`, without hooks; `first` is the first of them. `k` and `v` hold all
   /// tokens.
   Attend attend(std::int64_t first, const Slice& q, const Slice& k, const Slice& v, const Slice& to) const;

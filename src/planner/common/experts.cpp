@@ -67,6 +67,11 @@ SourceRuns runs_by_source(const Gemm& product, const Routing& routing, int rank)
   return runs;
 }
 
+TileOrder order_of_groups(const Machine& machine, const TileOrder& asked) {
+  if (asked != TileOrder{}) return asked;
+  return {Raster::along_n, machine.order.swizzle, machine.order.cluster_m, 1, 0};
+}
+
 Placement rows_of_tokens(const Problem& problem, int rank, const Slice& tokens) {
   RowMap rows;
   rows.world = problem.experts.topk;

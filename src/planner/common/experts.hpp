@@ -23,6 +23,10 @@ struct SourceRuns {
   std::vector<std::int32_t> sources;
 };
 SourceRuns runs_by_source(const Gemm& product, const Routing& routing, int rank);
+/// Order of the tiles of a grouped product, unless one is asked for. All columns of some rows of tiles come
+/// before the next rows, so rows that arrive later are multiplied later, and these tiles share the weights
+/// that are read.
+TileOrder order_of_groups(const Machine& machine, const TileOrder& asked);
 
 /// Placement of a rank's routed rows in its tokens: choice j of token i is row j · tokens + i.
 Placement rows_of_tokens(const Problem& problem, int rank, const Slice& tokens);

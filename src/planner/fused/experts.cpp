@@ -28,6 +28,7 @@ class Experts {
     if (p_.traits().chains()) hidden_ = build.buffer("hidden", received, p_.inner);
     if (p_.traits().after) {
       products_ = build.buffer("products", routed, p_.n);
+      returned_.assign(static_cast<std::size_t>(p_.world * p_.world), 0);
       stored_ = build.counter("stored", p_.world);
     }
   }
@@ -45,7 +46,7 @@ class Experts {
   }
 
   /// The products of a rank. The first awaits tokens, the last returns.
-  void multiply(int rank) const {
+  void multiply(int rank) {
     const bool chains = p_.traits().chains(), before = p_.traits().before.has_value();
     if (before) {
       Gemm first = chains ? build_.up_gemm(rank, build_.one_tile(1, p_.inner), {}, in_place(hidden_, rank))
@@ -61,7 +62,7 @@ class Experts {
   /// Sums the products of a rank's tokens.
   void combine(int rank) const {
     for (int holder = 0; holder < p_.world; ++holder)
-      if (const std::uint32_t tiles = returned_tiles(holder, rank); tiles > 0)
+      if (const std::uint32_t tiles = returned_[at(holder, rank)]; tiles > 0)
         build_.await(rank, compute_lane, stored_, holder, tiles);
     Elementwise pass = planner::combine(build_, rank);
     const std::int64_t tokens = p_.out_rows(rank);
@@ -100,7 +101,7 @@ class Experts {
     const int rank = product.a.rank;
     const TileSize tile = tile_of(product.epilogue);
     product = build_.grouped(std::move(product), build_.all(a, rank), groups_from(routing_, rank, first),
-                             tile, build_.params().tile.order);
+                             tile, order_of_groups(machine_, build_.params().tile.order));
     product.resources = {1, build_.workers() - build_.helpers()};
     return product;
   }
@@ -115,24 +116,22 @@ class Experts {
   }
 
   /// The product whose rows return to the ranks of their tokens.
-  Gemm returning(int rank) const {
+  Gemm returning(int rank) {
     Placement back{build_.all(products_, rank), placement::Returned{rank}};
     Gemm product = grouped(build_.gemm(rank, build_.one_tile(1), {}, std::move(back)),
                            p_.traits().chains() ? hidden_ : build_.a, (rank + 1) % p_.world);
     SourceRuns runs = runs_by_source(product, routing_, rank);
     TileNotify notify{stored_, {}, std::move(runs.ends), {}, std::move(runs.sources)};
     notify.entries.assign(notify.ends.size(), rank);
+    for (std::int64_t position = 0; position < product.grid.positions(); ++position)
+      if (!product.grid.phantom(product.grid.tile(position)))
+        ++returned_[at(rank, notify.ranks[static_cast<std::size_t>(group_of(notify.ends, position))])];
     if (!notify.ends.empty()) product.notify.push_back(std::move(notify));
     return product;
   }
 
-  /// Tiles of a rank's last product whose rows return to `source`.
-  std::uint32_t returned_tiles(int rank, int source) const {
-    const TileSize tile = tile_of({});
-    std::int64_t tiles = 0;
-    for (int i = 0; i < routing_.experts_per_rank(); ++i)
-      tiles += ceil_div(routing_.count(source, rank * routing_.experts_per_rank() + i), tile.rows);
-    return static_cast<std::uint32_t>(tiles * ceil_div(p_.n, tile.within(1, p_.n).cols));
+  std::size_t at(int holder, int source) const {
+    return static_cast<std::size_t>(holder * p_.world + source);
   }
 
   FusedBuilder& build_;
@@ -142,13 +141,14 @@ class Experts {
   Handshake handshake_;
   std::int32_t gathered_ = -1, hidden_ = -1, products_ = -1;  // buffers
   std::int32_t arrived_ = -1, stored_ = -1;                   // counters: entry p for rank p
+  std::vector<std::uint32_t> returned_;  // tiles of a holder's last product whose rows return to a source
 };
 
 }  // namespace
 
 void fuse_experts(FusedBuilder& build, const Machine& machine) {
   const OperatorTraits& traits = build.problem().traits();
-  const Experts experts(build, machine);
+  Experts experts(build, machine);
   for (int r = 0; r < build.world(); ++r) {
     if (traits.before) experts.dispatch(r);
     experts.multiply(r);

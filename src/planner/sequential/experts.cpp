@@ -80,7 +80,8 @@ class Sequence {
     const int rank = product.a.rank;
     const TileSize tile = tile_size(with_tiles_of(product.epilogue, machine_), {});
     build_.step(rank, compute_lane,
-                build_.grouped(std::move(product), build_.all(a, rank), std::move(groups), tile, {}));
+                build_.grouped(std::move(product), build_.all(a, rank), std::move(groups), tile,
+                               order_of_groups(machine_, {})));
   }
 
   /// `there`: to the experts; else back.

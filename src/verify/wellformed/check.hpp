@@ -23,6 +23,7 @@ inline constexpr std::int32_t max_workers = 1 << 20;
 inline constexpr std::size_t max_lanes = 256;
 inline constexpr std::int32_t max_queues = 1024;
 inline constexpr std::size_t max_groups = std::size_t{1} << 20;  ///< of a grouped product
+inline constexpr std::int32_t max_group_tiles = 4096;
 
 /// Thrown at the first defect. malformed() catches it.
 struct Flaw {

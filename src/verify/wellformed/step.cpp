@@ -149,7 +149,9 @@ void StepCheck::groups(const Gemm& g) const {
     require(group.weight >= 0 && group.weight < weights, field, "weight {} is none of the {}", group.weight,
             weights);
   }
-  const std::int64_t rows = padded_rows(g.groups, g.grid.tile_rows);
+  require(g.group_tiles >= 1 && g.group_tiles <= max_group_tiles, {"group_tiles"}, "{} is outside [1, {}]",
+          g.group_tiles, max_group_tiles);
+  const std::int64_t rows = padded_rows(g.groups, g.grid.tile_rows, g.group_tiles);
   require(g.grid.rows == rows, {"grid"}, "{} rows, but the groups take {}", g.grid.rows, rows);
 }
 

@@ -87,7 +87,7 @@ struct HookedGemm {
     for (const cudaError_t failed :
          {move(to.mainloop.tma_load_a, args.a), move(to.mainloop.tma_load_b, args.b),
           pieces.a_parts > 0 ? move_tensor_map(pieces.a, args.a) : cudaSuccess,
-          pieces.b_parts > 0 ? move_tensor_map(pieces.b, args.b) : cudaSuccess})
+          pieces.b_halves ? move_tensor_map(pieces.b, args.b) : cudaSuccess})
       if (failed != cudaSuccess) return failed;
     to.epilogue.a = args.a;
     to.epilogue.b = args.b;
@@ -152,14 +152,14 @@ struct HookedGemm {
     }
     const bool gated = args.activate == Activate::swiglu, grouped = args.weight_of != nullptr;
     if (!gated && !grouped) return cudaSuccess;
-    if (grouped && ClusterRows > 1) return cudaErrorInvalidValue;
-    pieces.b_parts = gated ? 2 : 1;
-    // each part is loaded in boxes of 64 columns
-    if (!TransposeB && Cols / pieces.b_parts % 64 != 0) return cudaErrorInvalidValue;
-    pieces.up_column = static_cast<std::int32_t>(args.cols);
+    // each half is loaded in boxes of 64 columns
+    if (!TransposeB && Cols % 128 != 0) return cudaErrorInvalidValue;
+    pieces.b_halves = true;
+    pieces.apart = gated ? static_cast<std::int32_t>(args.cols) : Cols / 2;
+    pieces.tile_cols = gated ? Cols / 2 : Cols;
     pieces.weight_of = args.weight_of;
-    const std::int64_t cols = pieces.b_parts * args.cols;
-    MatrixBox box = TransposeB ? MatrixBox{args.b, cols, args.k, args.ldb, Cols / pieces.b_parts, depth}
+    const std::int64_t cols = (gated ? 2 : 1) * args.cols;
+    MatrixBox box = TransposeB ? MatrixBox{args.b, cols, args.k, args.ldb, Cols / 2, depth}
                                : MatrixBox{args.b, args.k, cols, args.ldb, depth, 64};
     if (grouped) box.stacked = args.weights;
     return encode_tensor_map(box, pieces.b);

@@ -15,17 +15,18 @@ namespace shingle::cuda {
 /// Tensor maps and geometry of loads that CUTLASS's main loop cannot express.
 struct LoadPieces {
   CUtensorMap a;  ///< op(A), K-major, boxes of `part_rows` rows
-  /// op(B), boxes of a part of a tile's columns (of those that a CTA loads).
+  /// op(B), boxes of half a tile's columns (of those that a CTA loads).
   CUtensorMap b;
   std::int32_t a_parts = 0;  ///< 0: whole tiles of consecutive rows
   std::int32_t part_rows = 0;
   std::int64_t a_stride = 0;
   const std::int32_t* a_first = nullptr;
-  std::int32_t b_parts = 0;    ///< 2: halves of a tile's columns (swiglu); 0: as CUTLASS's main loop
-  std::int32_t up_column = 0;  ///< columns from the first half to the second
+  bool b_halves = false;                    ///< a tile's columns are two halves
+  std::int32_t apart = 0;                   ///< columns from a tile's first half to its second
+  std::int32_t tile_cols = 0;               ///< columns from a tile's first half to that of the next tile
   const std::int32_t* weight_of = nullptr;  ///< GemmArgs::weight_of; `b` then has a third coordinate
 
-  CUTLASS_HOST_DEVICE bool any() const { return a_parts > 0 || b_parts > 0; }
+  CUTLASS_HOST_DEVICE bool any() const { return a_parts > 0 || b_halves; }
 };
 
 /// Derives from the main loop that CUTLASS's builder made, and leaves the multiplication unchanged. The
@@ -131,9 +132,9 @@ class HookedMainloop : public Base {
                      get<0>(tile), k0);
       else
         copy(params.tma_load_a.with(*barrier, 0), from_a(_, _, _, *k), to_a(_, _, _, stage));
-      if (params.pieces.b_parts > 0)
-        load_b_parts(params.pieces, barrier, shared.smem_B.begin() + stage * size<1>(TileShape{}) * depth,
-                     get<1>(tile), k0, weight, rank_in_cluster);
+      if (params.pieces.b_halves)
+        load_b_halves(params.pieces, barrier, shared.smem_B.begin() + stage * size<1>(TileShape{}) * depth,
+                      get<1>(tile), k0, weight, rank_in_cluster);
       else
         copy(params.tma_load_b.with(*barrier, everyone), from_b(_, _, _, *k), to_b(_, _, _, stage));
     }
@@ -153,30 +154,35 @@ class HookedMainloop : public Base {
     }
   }
 
-  /// A tile's columns of B are one part, or with swiglu `gate | up`. A CTA alone loads all parts. In a
-  /// cluster, the first CTA loads the gates and the second the ups, each by multicast to both. `weight`:
-  /// which B of a grouped product, else -1.
+  /// A tile's columns of B are two halves, with swiglu `gate | up`. A CTA alone loads both. In a cluster, the
+  /// first CTA loads the first half and the second the other, each by multicast to both. `weight`: which B of
+  /// a grouped product, else -1.
   template <class Barrier, class Element>
-  CUTLASS_DEVICE static void load_b_parts(const LoadPieces& pieces, Barrier* barrier, Element* to, int n,
-                                          int k0, int weight, std::uint32_t rank_in_cluster) {
-    constexpr int tile_cols = cute::size<1>(TileShape{}), cluster = cute::size(Cluster{});
+  CUTLASS_DEVICE static void load_b_halves(const LoadPieces& pieces, Barrier* barrier, Element* to, int n,
+                                           int k0, int weight, std::uint32_t rank_in_cluster) {
+    constexpr int half = cute::size<1>(TileShape{}) / 2;
+    constexpr int width = k_major_b ? half : 64;  // columns of a box
+    constexpr int cluster = cute::size(Cluster{});
     constexpr auto hint = static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
+    constexpr auto everyone = static_cast<std::uint16_t>((1u << cluster) - 1);
     auto* bar = reinterpret_cast<std::uint64_t*>(barrier);
-    const int cols = tile_cols / pieces.b_parts;
-    const int width = k_major_b ? cols : 64;  // columns of a box
-    const int first = cluster > 1 ? static_cast<int>(rank_in_cluster) : 0;
-    for (int part = first; part < (cluster > 1 ? first + 1 : pieces.b_parts); ++part)
-      for (int at = 0; at < cols; at += width) {
-        Element* into = to + (part * cols + at) * depth;
-        const int column = n * cols + at + part * pieces.up_column;
+    for (int h = cluster > 1 ? rank_in_cluster : 0;
+         h < (cluster > 1 ? static_cast<int>(rank_in_cluster) + 1 : 2); ++h)
+      for (int at = 0; at < half; at += width) {
+        Element* into = to + (h * half + at) * depth;
+        const int column = n * pieces.tile_cols + at + h * pieces.apart;
         const int x = k_major_b ? k0 : column, y = k_major_b ? column : k0;
-        if constexpr (cluster > 1)
-          cute::SM90_TMA_LOAD_MULTICAST_2D::copy(
-              &pieces.b, bar, static_cast<std::uint16_t>((1u << cluster) - 1), hint, into, x, y);
-        else if (weight >= 0)
-          cute::SM90_TMA_LOAD_3D::copy(&pieces.b, bar, hint, into, x, y, weight);
-        else
-          cute::SM90_TMA_LOAD_2D::copy(&pieces.b, bar, hint, into, x, y);
+        if constexpr (cluster > 1) {
+          if (weight >= 0)
+            cute::SM90_TMA_LOAD_MULTICAST_3D::copy(&pieces.b, bar, everyone, hint, into, x, y, weight);
+          else
+            cute::SM90_TMA_LOAD_MULTICAST_2D::copy(&pieces.b, bar, everyone, hint, into, x, y);
+        } else {
+          if (weight >= 0)
+            cute::SM90_TMA_LOAD_3D::copy(&pieces.b, bar, hint, into, x, y, weight);
+          else
+            cute::SM90_TMA_LOAD_2D::copy(&pieces.b, bar, hint, into, x, y);
+        }
       }
   }
 };
