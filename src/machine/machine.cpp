@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <set>
@@ -21,6 +22,26 @@ int Topology::period(int world) const {
   if (pair.paced() && pair_ranks < world) ranks = std::lcm(ranks, pair_ranks);
   if (ranks_per_node > 0 && ranks_per_node < world) ranks = std::lcm(ranks, ranks_per_node);
   return world % ranks == 0 ? ranks : world;
+}
+
+double attention_rate(const Machine& machine, std::int64_t queries, std::int64_t keys, std::int64_t heads,
+                      bool causal) {
+  const bool has_mask =
+      std::ranges::any_of(machine.attention, [&](const AttentionRate& one) { return one.causal == causal; });
+  const auto apart = [](std::int64_t a, std::int64_t b) {
+    const double powers = std::log2(static_cast<double>(a) / static_cast<double>(b));
+    return powers * powers;
+  };
+  double sum = 0, weights = 0;
+  for (const AttentionRate& one : machine.attention) {
+    if (has_mask && one.causal != causal) continue;
+    const double distance = apart(one.queries, larger(queries, 1)) + apart(one.keys, larger(keys, 1)) +
+                            apart(one.heads, larger(heads, 1));
+    if (distance == 0) return one.rate;
+    const double weight = 1 / (distance * distance);
+    sum += weight * one.rate, weights += weight;
+  }
+  return weights > 0 ? sum / weights : 1;
 }
 
 double wave_us(const Machine& machine, std::int64_t tile_rows, std::int64_t tile_cols, double k) {

@@ -90,6 +90,13 @@ TileRate read_tile(const Json& json) {
           fields.number({"fixed_us"}, 0, most).value_or(0), positive(fields, "us_per_k")};
 }
 
+AttentionRate read_attention(const Json& json) {
+  allow_only(json, {"queries", "keys", "heads", "causal", "rate"});
+  const Fields fields(json);
+  return {count(fields, "queries", 1), count(fields, "keys", 1), count(fields, "heads", 1),
+          fields.flag({"causal"}).value_or(false), positive(fields, "rate")};
+}
+
 Sample read_sample(const Json& json) {
   allow_only(json, {"bytes", "us"});
   const Fields fields(json);
@@ -208,7 +215,7 @@ const std::set<std::string> figures{
     "workers",       "collective_workers", "tile",         "link",        "engine",
     "peer_memory",   "memory_gbps",        "launch_us",    "signal_us",   "pass_gbps",
     "topology",      "contention",         "tiles",        "curves",      "ranks",
-    "whole_tiles",   "attention_rate",     "library_rate", "reduce_gbps", "sync_us",
+    "whole_tiles",   "attention",          "library_rate", "reduce_gbps", "sync_us",
     "lone_latency",  "picking_rate",       "split_us",     "hooked_us",   "store_gbps",
     "early_kernels", "contention_samples"};
 
@@ -263,7 +270,6 @@ Machine read(const Json& json) {
   machine.early_kernels = fields.flag({"early_kernels"}).value_or(false);
   machine.lone_latency = fields.number({"lone_latency"}, 0, most).value_or(0);
   machine.whole_tiles = fields.flag({"whole_tiles"}).value_or(true);
-  machine.attention_rate = fields.number({"attention_rate"}, 1e-3, most).value_or(1);
   machine.library_rate = fields.number({"library_rate"}, 1e-3, most).value_or(1);
   machine.hooked_us = fields.number({"hooked_us"}, 0, most).value_or(0);
   machine.split_us = fields.number({"split_us"}, 0, most).value_or(0);
@@ -276,6 +282,7 @@ Machine read(const Json& json) {
   if (const Json* contention = fields.object({"contention"}))
     machine.contention = within("contention", [&] { return read_contention(*contention); });
   machine.tiles = read_list(fields, "tiles", read_tile);
+  machine.attention = read_list(fields, "attention", read_attention);
   machine.curves = read_list(fields, "curves", read_curve);
   machine.contention_samples = read_list(fields, "contention_samples", read_contention_sample);
   machine.sources = read_list(fields, "sources", read_source);

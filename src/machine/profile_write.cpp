@@ -128,7 +128,6 @@ std::string to_json(const Machine& m) {
   if (!m.whole_tiles) json["whole_tiles"] = false;
   if (m.hooked_us > 0) json["hooked_us"] = m.hooked_us;
   if (m.split_us > 0) json["split_us"] = m.split_us;
-  if (m.attention_rate != 1) json["attention_rate"] = m.attention_rate;
   if (m.library_rate != 1) json["library_rate"] = m.library_rate;
   if (m.picking_rate != 1) json["picking_rate"] = m.picking_rate;
   if (m.topology != Topology{}) json["topology"] = topology_json(m.topology);
@@ -136,6 +135,12 @@ std::string to_json(const Machine& m) {
   for (const TileRate& t : m.tiles)
     json["tiles"].push_back(
         {{"rows", t.rows}, {"cols", t.cols}, {"fixed_us", t.fixed_us}, {"us_per_k", t.us_per_k}});
+  for (const AttentionRate& a : m.attention)
+    json["attention"].push_back({{"queries", a.queries},
+                                 {"keys", a.keys},
+                                 {"heads", a.heads},
+                                 {"causal", a.causal},
+                                 {"rate", a.rate}});
   for (const Curve& c : m.curves) {
     ordered_json samples = ordered_json::array();
     for (const Sample& s : c.samples) samples.push_back({{"bytes", s.bytes}, {"us", s.us}});

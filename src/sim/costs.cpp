@@ -223,12 +223,25 @@ double Costs::scores(std::int64_t first, std::int64_t rows, const TokenRange& ke
          (static_cast<double>(seen.count()) - (triangular ? static_cast<double>(rows) / 2 : 0));
 }
 
+/// Time of a multiply-add of the heads of a step, on a worker.
+template <class Step>
+double Costs::attention_flop_us(const Step& step) const {
+  if (attention_.first == &step) return attention_.second;
+  const Attention& of = plan_.problem().attention;
+  const TokenRange keys{step.first_key, step.first_key + step.keys.rows};
+  const bool causal = of.causal && common(plan_.problem().seen_by(step.first_token, 1), keys).end < keys.end;
+  const double rate =
+      attention_rate(machine_, step.q.rows, step.keys.rows, step.q.cols / of.head_dim, causal);
+  attention_ = {&step, us_per_flop_ / rate};
+  return attention_.second;
+}
+
 /// Time of the scores and weighted sums of a block of queries over the keys that they see.
 double Costs::attend_us(const Attend& step, std::int64_t item) const {
   const TileRect rect = step.grid.rect(step.grid.tile(item));
   const TokenRange keys{step.first_key, step.first_key + step.keys.rows};
   return 4 * scores(step.first_token + rect.row, rect.rows, keys) * static_cast<double>(rect.cols) *
-         us_per_flop_ / machine_.attention_rate;
+         attention_flop_us(step);
 }
 
 /// Time of the five products of the heads that share one head of K and V. `items`: that run at a time. On
@@ -242,7 +255,7 @@ double Costs::attend_backward_us(const AttendBackward& step, std::int64_t item, 
     all += scores(step.first_token + row, smaller(block, rect.row + rect.rows - row), keys);
   const double most = step.resources.most > 0 ? step.resources.most : plan_.workers;
   const double workers = machine_.sync_us > 0 ? std::max(most / std::max(items, 1), 1.0) : 1;
-  return 10 * all * static_cast<double>(rect.cols) * us_per_flop_ / machine_.attention_rate / workers;
+  return 10 * all * static_cast<double>(rect.cols) * attention_flop_us(step) / workers;
 }
 
 /// Time of an item's reads and writes, as that of a pass that sums.

@@ -49,6 +49,8 @@ class Costs {
   double pass_us(const Elementwise& step, std::int64_t item, std::int32_t workers) const;
   double store_again_us(const Placement& at, double bytes) const;
   double scores(std::int64_t first, std::int64_t rows, const TokenRange& keys) const;
+  template <class Step>
+  double attention_flop_us(const Step& step) const;
   double attend_us(const Attend& step, std::int64_t item) const;
   double attend_backward_us(const AttendBackward& step, std::int64_t item, std::int32_t items) const;
   double merge_us(const Merge& step, std::int64_t item, std::int32_t workers) const;
@@ -58,6 +60,8 @@ class Costs {
   double memory_bytes_per_us_, us_per_flop_;
   // Cache of wave_of_us(), by step and wave
   mutable std::map<std::pair<const Gemm*, std::int64_t>, double> waves_;
+  // Cache of attention_flop_us(): the last step's
+  mutable std::pair<const void*, double> attention_{};
 };
 
 }  // namespace shingle::sim

@@ -281,21 +281,34 @@ void Profiler::edges() {
   note("whole_tiles", Origin::measured, "half a tile against a whole one");
 }
 
-/// Measures the multiply-add rate of attention relative to that of the fastest tile.
+/// Measures the multiply-add rate of attentions relative to that of the fastest tile.
 void Profiler::attention() {
-  constexpr std::int64_t tokens = 1024, heads = 4, head_dim = 64;
-  if (machine_.tiles.empty() || !next("attention")) return;
+  const bool on_cores = can_.tiles.empty();
+  const std::int64_t head_dim = on_cores ? 64 : 128;
+  const std::vector<std::int64_t> lengths =
+      on_cores ? std::vector<std::int64_t>{256, 1024} : std::vector<std::int64_t>{1024, 4096, 16384};
+  const std::vector<std::int64_t> counts =
+      on_cores ? std::vector<std::int64_t>{4} : std::vector<std::int64_t>{8, 32};
+  double fastest = 0;
+  for (const TileRate& tile : machine_.tiles)
+    fastest = std::max(fastest, flops_of({tile.rows, tile.cols}, 1) / tile.us_per_k);
+  if (fastest == 0 || !next("attention")) return;
+  std::vector<AttentionRate> rates;
   try {
-    const double us = at_one_pace(plans_.attention(tokens, heads, head_dim));
-    double fastest = 0;
-    for (const TileRate& tile : machine_.tiles)
-      fastest = std::max(fastest, flops_of({tile.rows, tile.cols}, 1) / tile.us_per_k);
-    const double flops = 4.0 * static_cast<double>(tokens * tokens * heads * head_dim) / machine_.workers;
-    machine_.attention_rate = flops / us / fastest;
-    note("attention_rate", Origin::measured,
-         fmt::format("{} heads of {} over {} tokens, not causal", heads, head_dim, tokens));
-  } catch (const Unsupported&) {  // the base's figure stays
+    for (const std::int64_t tokens : lengths)
+      for (const std::int64_t heads : counts)
+        for (const bool causal : {false, true}) {
+          const double us =
+              alone_us(at_one_pace(plans_.attention(tokens, heads, head_dim, causal)), machine_.launch_us);
+          const double scores = static_cast<double>(tokens * (causal ? tokens + 1 : 2 * tokens)) / 2;
+          const double flops = 4 * scores * static_cast<double>(heads * head_dim) / machine_.workers;
+          rates.push_back({tokens, tokens, heads, causal, flops / us / fastest});
+        }
+  } catch (const Unsupported&) {  // the base's figures stay
+    return;
   }
+  machine_.attention = std::move(rates);
+  note("attention", Origin::measured, fmt::format("heads of {} columns", head_dim));
 }
 
 }  // namespace shingle::tuning

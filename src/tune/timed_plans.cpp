@@ -238,14 +238,16 @@ Tiled TimedPlans::tiled(const TileShape& tile, std::int64_t k, std::int64_t wave
   return {std::move(plan), ceil_div(grid.positions(), std::int64_t{machine_.workers})};
 }
 
-Plan TimedPlans::attention(std::int64_t tokens, std::int64_t heads, std::int64_t head_dim) const {
+Plan TimedPlans::attention(std::int64_t tokens, std::int64_t heads, std::int64_t head_dim,
+                           bool causal) const {
   Problem problem{.op = Op::attention_reducescatter,
                   .world = world_,
                   .m = tokens,
                   .n = 16,
                   .k = heads * head_dim,
                   .dtype = dtype_};
-  problem.attention = {.heads = heads * world_, .kv_heads = heads * world_, .head_dim = head_dim};
+  problem.attention = {
+      .heads = heads * world_, .kv_heads = heads * world_, .head_dim = head_dim, .causal = causal};
   const Plan base = sequential(problem);
   return with_lanes(base,
                     [&](int rank) { return std::vector<Lane>{compute_lane(steps_of<Attend>(base, rank))}; });

@@ -89,7 +89,7 @@ class TimedPlans {
   /// must divide their rows.
   Tiled tiled(const TileShape& tile, std::int64_t k, std::int64_t waves, bool picks = false) const;
   /// Attention of a rank over `tokens` tokens: not causal, and without a following step.
-  Plan attention(std::int64_t tokens, std::int64_t heads, std::int64_t head_dim) const;
+  Plan attention(std::int64_t tokens, std::int64_t heads, std::int64_t head_dim, bool causal) const;
 
   /// `count` calls of a collective of the first `ranks` ranks alone, on `workers` workers of each (0: NCCL's
   /// choice). `bytes` is rounded so that all ranks have equal parts. Calls::bytes is the rounded size.

@@ -116,6 +116,20 @@ TEST(Profile, TheH200IsWhatWasMeasured) {
   EXPECT_NEAR(16 * wave_us(h200, 128, 256, 1024), 193.4, 0.03 * 193.4);
 }
 
+TEST(Machine, RatesOfAttentionAreThoseOfTheNearest) {
+  Machine machine;
+  EXPECT_EQ(attention_rate(machine, 100, 100, 4, true), 1) << "none is known";
+  machine.attention = {{1024, 1024, 8, false, 0.4}, {4096, 4096, 8, false, 0.8}, {1024, 1024, 8, true, 0.2}};
+  EXPECT_EQ(attention_rate(machine, 1024, 1024, 8, false), 0.4);
+  EXPECT_NEAR(attention_rate(machine, 2048, 2048, 8, false), 0.6, 1e-12) << "halfway";
+  EXPECT_EQ(attention_rate(machine, 4096, 4096, 8, true), 0.2) << "the only causal one";
+  const double near = attention_rate(machine, 3584, 4096, 8, false);
+  EXPECT_GT(near, 0.75);
+  EXPECT_LT(near, 0.8);
+  machine.attention.pop_back();
+  EXPECT_EQ(attention_rate(machine, 4096, 4096, 8, true), 0.8) << "of the other mask";
+}
+
 TEST(Profile, HoldsTopologyAndContention) {
   Machine machine;
   machine.name = "full";
@@ -123,7 +137,7 @@ TEST(Profile, HoldsTopologyAndContention) {
   machine.pass_gbps = 90.5;
   machine.reduce_gbps = 60.5;
   machine.whole_tiles = false;
-  machine.attention_rate = 0.5;
+  machine.attention = {{1024, 2048, 8, true, 0.5}, {1024, 1024, 8, false, 0.75}};
   machine.library_rate = 1.02;
   machine.topology = {
       .pair = {200, 3}, .pair_ranks = 4, .ranks_per_node = 8, .node = {400, 5}, .serial = true};
@@ -140,9 +154,8 @@ TEST(Profile, HoldsTopologyAndContention) {
   machine.early_kernels = true;
   machine.contention_samples = {{Traffic::allgather, 4, 8, 65536, 1e6, 50, 55.5, 500, 510},
                                 {Traffic::allreduce, 2, 0, 0, 4096, 5, 6, 500, 510, 3}};
-  for (const char* of :
-       {"workers", "ranks", "pass_gbps", "reduce_gbps", "topology", "contention", "contention_samples",
-        "whole_tiles", "early_kernels", "attention_rate", "library_rate"})
+  for (const char* of : {"workers", "ranks", "pass_gbps", "reduce_gbps", "topology", "contention",
+                         "contention_samples", "whole_tiles", "early_kernels", "attention", "library_rate"})
     machine.sources.push_back({of, Origin::assumed, "a test"});
   EXPECT_EQ(machine_from_json(to_json(machine)), machine);
   EXPECT_EQ(json::parse(to_json(machine))["topology"]["node"]["gbps"], 400);

@@ -95,7 +95,7 @@ TEST(Profiler, FindsWhatIsKnown) {
   }
   EXPECT_NEAR(found.library_rate, known.library_rate, 2e-3);
   EXPECT_TRUE(found.whole_tiles);
-  EXPECT_EQ(found.attention_rate, 1) << "which it does not serve";
+  EXPECT_TRUE(found.attention.empty()) << "it serves none";
   EXPECT_EQ(found.ranks, 4);
   ASSERT_EQ(found.curves.size(), known.curves.size());
   for (std::size_t i = 0; i < found.curves.size(); ++i) {
@@ -278,7 +278,7 @@ TEST(Profiler, FindsWhatThreadsDo) {
   parts.machine.launch_us = 2;
   parts.machine.signal_us = 1;
   parts.machine.whole_tiles = false;
-  parts.machine.attention_rate = 0.5;
+  parts.machine.attention = {{1024, 1024, 4, false, 0.5}};
   parts.machine.topology.serial = true;
   for (const std::int32_t side : {64, 128, 256, 512, 1024, 2048})
     parts.machine.tiles.push_back({side, side, 1, 2e-5 * side * side});
@@ -294,7 +294,8 @@ TEST(Profiler, FindsWhatThreadsDo) {
   const Machine found = profile(world);
   EXPECT_EQ(found.collective_workers, 0);
   EXPECT_FALSE(found.whole_tiles);
-  EXPECT_NEAR(found.attention_rate, 0.5, 0.02);
+  ASSERT_EQ(found.attention.size(), 4u);
+  for (const AttentionRate& one : found.attention) EXPECT_NEAR(one.rate, 0.5, 0.02) << one.queries;
   EXPECT_EQ(found.library_rate, 1);
   EXPECT_NEAR(found.pass_gbps, 3, 0.03);
   EXPECT_NEAR(found.reduce_gbps, 2, 0.02);

@@ -44,6 +44,17 @@ struct TileRate {
   bool operator==(const TileRate&) const = default;
 };
 
+/// Multiply-add rate of an attention, relative to that of the fastest tile. Of a causal one only the scores
+/// that queries see count.
+struct AttentionRate {
+  std::int64_t queries = 0;
+  std::int64_t keys = 0;
+  std::int64_t heads = 0;
+  bool causal = false;
+  double rate = 1;
+  bool operator==(const AttentionRate&) const = default;
+};
+
 /// Links beside the one that each rank has into a switch (Machine::link, either direction).
 struct Topology {
   Link pair;                        ///< private link of any two ranks of a group; unpaced: there is none
@@ -103,7 +114,6 @@ struct Machine {
   double hooked_us = 0;
   double split_us = 0;  ///< split-K of a GEMM with too few tiles (split_parts()): time of each part beyond
                         ///< the first; 0: no split-K
-  double attention_rate = 1;  ///< multiply-add rate of attention, relative to the fastest tile
   /// Multiply-add rate of the GEMM of cuBLASLt (host: oneDNN), relative to its best tile in `tiles`. It
   /// differs from 1 if another kernel computes those tiles.
   double library_rate = 1;
@@ -113,6 +123,7 @@ struct Machine {
   Topology topology{};
   Contention contention{};
   std::vector<TileRate> tiles{};
+  std::vector<AttentionRate> attention{};  ///< empty: the rate of the fastest tile
   std::vector<Curve> curves{};
   std::vector<ContentionSample> contention_samples{};  ///< measurements that `contention` was fitted on
   std::vector<Source> sources{};
@@ -124,6 +135,11 @@ struct Machine {
   }
   bool operator==(const Machine&) const = default;
 };
+
+/// AttentionRate::rate of any attention: the mean of the machine's rates for the same mask (or else for the
+/// other) weighted by nearness, in powers of two of queries, keys and heads.
+double attention_rate(const Machine& machine, std::int64_t queries, std::int64_t keys, std::int64_t heads,
+                      bool causal);
 
 /// Time of a wave of tiles of a GEMM over `k`. A size in `tiles` has its own time. If tiles are whole,
 /// another size has the time of the fastest tile that holds it.

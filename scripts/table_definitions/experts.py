@@ -1,0 +1,42 @@
+"""Mixtures of experts on GPUs."""
+
+from .common import geomean, pick, table, us, values_of
+
+
+def times(record, **of):
+    """Times by way, for each case of the rows that `of` picks."""
+    cases = {}
+    for row in pick(record, **of):
+        case = tuple(row.get(key) for key in ("model", "n", "k", "groups", "rows", "skewed", "tokens", "routing"))
+        cases.setdefault(case, {})[row["timed"]] = us(row)
+    return list(cases.values())
+
+
+@table("grouped-mm", "h200x2/grouped_mm")
+def grouped_mm(record):
+    """Speed-up over the better of torch._grouped_mm and a loop of cuBLASLt, geometric mean and least."""
+    rows = []
+    for model in values_of(record, "model"):
+        for groups in dict.fromkeys(row["groups"] for row in pick(record, model=model)):
+            cells = []
+            for skewed in values_of(record, "skewed"):
+                found = [min(of["torch"], of["cublaslt_loop"]) / of["shingle"]
+                         for of in times(record, model=model, groups=groups, skewed=skewed)]  # fmt: skip
+                cells.append(f"{geomean(found):.2f}, {min(found):.2f}")
+            rows.append([f"{model}, {groups} groups", *cells])
+    return ["", "balanced", "skewed"], rows
+
+
+@table("experts", "h200x2/experts")
+def experts(record):
+    """Time in PyTorch, by `sequential` and by `fused` in microseconds, and the part of the exchange that is hidden."""
+    rows = []
+    for model in values_of(record, "model"):
+        for op in values_of(record, "op"):
+            cells = []
+            for tokens in values_of(record, "tokens"):
+                of = {row["timed"]: row for row in pick(record, model=model, op=op, tokens=tokens, routing="uniform")}
+                ways = ", ".join(f"{us(of[way]):.0f}" for way in ("torch", "sequential", "fused"))
+                cells.append(f"{ways}; {float(of['fused']['hidden']):.2f}")
+            rows.append([f"{model}, {op}", *cells])
+    return ["", *(f"{tokens} tokens" for tokens in values_of(record, "tokens"))], rows
