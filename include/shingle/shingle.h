@@ -207,8 +207,10 @@ typedef struct shingle_operator {
   /// Mechanism and params of this operator, as in shingle_context_options; NULL: those of the context. The
   /// same operator may be declared with several, to measure which is fastest.
   const char* mechanism;
-  int32_t experts;  ///< alltoall+grouped-gemm, grouped-gemm+alltoall, moe: experts of all ranks
-  int32_t topk;     ///< the same: experts of a token
+  int32_t experts;      ///< alltoall+grouped-gemm, grouped-gemm+alltoall, moe: experts of all ranks
+  int32_t topk;         ///< the same: experts of a token
+  int32_t returns_lse;  ///< 1, allgather+attention: SHINGLE_OUT_LSE is an output too
+  int32_t reserved;     ///< 0
 } shingle_operator;
 
 /// Declares an operator and returns its number: 0, 1, … Collective: all ranks declare the same operators in
@@ -244,6 +246,9 @@ typedef enum shingle_role {
   /// grouped-gemm+alltoall and moe: tokens×topk of SHINGLE_F32. With experts, SHINGLE_B and SHINGLE_DOWN
   /// stack the weights of the rank's experts, one below the other.
   SHINGLE_TOPK_WEIGHTS = 15,
+  /// allgather+attention with returns_lse: rows_out×heads of SHINGLE_F32, the log-sum-exp of the scaled
+  /// scores. attention-backward takes it as SHINGLE_LSE.
+  SHINGLE_OUT_LSE = 16,
 } shingle_role;
 
 /// A matrix of a rank, in memory that the rank's device can access. Inputs are only read.

@@ -120,9 +120,9 @@ class Context:
 
         op: "gemm+allreduce", … dtype: "f32", "bf16" or "f16". mechanism: with params, as "ring slices=2"; None: that of
         the context. The other fields are those of shingle_operator: n, k, inner, norm_epsilon, transpose_a,
-        transpose_b, bias, norm, residual, heads, kv_heads, head_dim, causal, experts, topk, … Attention is over one sequence of m
-        tokens. Collective: all ranks declare the same operators in the same order. Raises InvalidArgument or
-        Unsupported.
+        transpose_b, bias, norm, residual, heads, kv_heads, head_dim, causal, returns_lse, experts, topk, … Attention is
+        over one sequence of m tokens. Collective: all ranks declare the same operators in the same order. Raises
+        InvalidArgument or Unsupported.
         """
         if dtype not in _abi.DTYPES:
             raise _abi.errors.InvalidArgument(f"dtype = {dtype!r} must be one of {', '.join(_abi.DTYPES)}")
@@ -201,7 +201,8 @@ class Operator:
         """Returns a Call for matrices [(rank, role), …], and for that many streams (0, or the number of local ranks).
 
         role: "a", "b", "bias", "residual", "norm_weight", "keys", "values", "down", "out" or "sum";
-        of attention-backward also "grad", "attended", "lse", "keys_grad" and "values_grad"; of experts "topk_weights".
+        of attention-backward also "grad", "attended", "lse", "keys_grad" and "values_grad"; of allgather+attention with
+        returns_lse also "out_lse"; of experts "topk_weights".
         """
         return Call(self, matrices, streams)
 
@@ -235,7 +236,7 @@ class Call:
         self.matrices = (_abi.Matrix * len(matrices))()
         for at, (rank, role) in zip(self.matrices, matrices):
             at.struct_size = ctypes.sizeof(_abi.Matrix)
-            at.dtype = _abi.DTYPES["f32"] if role in ("lse", "topk_weights") else largest.dtype
+            at.dtype = _abi.DTYPES["f32"] if role in ("lse", "out_lse", "topk_weights") else largest.dtype
             at.rank, at.role, at.cols = rank, _abi.ROLES[role], columns(largest, role, op.context.world.size)
         # Calls write into the structs as words: setting fields costs twice as much.
         self._words = memoryview(self.matrices).cast("B").cast("q")
@@ -304,7 +305,7 @@ def columns(largest, role, ranks):
         return largest.inner if largest.transpose_b else largest.n
     if role == "a" and largest.transpose_a:
         raise _abi.errors.Unsupported("transpose_a: the columns of A are the m of a call; not supported from Python")
-    if role == "lse":
+    if role in ("lse", "out_lse"):
         return largest.heads
     if role == "topk_weights":
         return largest.topk

@@ -26,6 +26,7 @@ std::vector<Part> parts_of(const Problem& problem) {
   if (problem.traits().attends) {
     gemm.op = Op::attention_reducescatter;
     gemm.attention = problem.attention;
+    gemm.attention.returns_lse = false;
     if (!problem.traits().splits_heads()) {  // a rank has as many heads as all ranks together
       gemm.attention.heads *= problem.world;
       gemm.attention.kv_heads *= problem.world;

@@ -13,13 +13,15 @@ namespace {
 // sequence.
 constexpr std::int64_t queries_at_once = 256;
 
-/// Softmax of scores / sqrt(d) over the keys that the query sees; the other weights are 0.
-void softmax(double* scores, std::int64_t count, std::int64_t visible, double factor) {
+/// Softmax of scores / sqrt(d) over the keys that the query sees; the other weights are 0. Returns the
+/// log-sum-exp.
+double softmax(double* scores, std::int64_t count, std::int64_t visible, double factor) {
   const double most = *std::max_element(scores, scores + visible);
   double sum = 0;
   for (std::int64_t j = 0; j < visible; ++j) sum += scores[j] = std::exp((scores[j] - most) * factor);
   for (std::int64_t j = 0; j < visible; ++j) scores[j] /= sum;
   std::fill(scores + visible, scores + count, 0.0);
+  return most * factor + std::log(sum);
 }
 
 std::int64_t longest_sequence(const Problem& p) {
@@ -56,7 +58,7 @@ void read_token_rows(const Inputs& inputs, int rank, Role role, std::span<const 
   }
 }
 
-std::vector<double> attend(const Inputs& inputs, int rank, std::span<const std::int64_t> tokens) {
+Attended attend(const Inputs& inputs, int rank, std::span<const std::int64_t> tokens) {
   const Problem& p = inputs.problem();
   const std::int64_t dim = p.attention.head_dim, heads = p.k / dim;
   const std::int64_t sharing = p.attention.heads / p.attention.kv_heads;
@@ -66,8 +68,8 @@ std::vector<double> attend(const Inputs& inputs, int rank, std::span<const std::
   };
   const auto dims = [](std::int64_t size) { return static_cast<int>(size); };
   const auto all = static_cast<std::int64_t>(tokens.size());
-  std::vector<double> out = doubles(all * p.k), q = doubles(queries_at_once * dim),
-                      scores = doubles(queries_at_once * longest);
+  Attended attended{doubles(all * p.k), doubles(all * heads)};
+  std::vector<double> q = doubles(queries_at_once * dim), scores = doubles(queries_at_once * longest);
   std::vector<double> k = doubles(longest * dim), v = doubles(longest * dim);
   for (std::int64_t row = 0; row < all;) {
     const auto rest = tokens.subspan(static_cast<std::size_t>(row));
@@ -84,20 +86,21 @@ std::vector<double> attend(const Inputs& inputs, int rank, std::span<const std::
         cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, dims(count), dims(keys), dims(dim), 1.0,
                     q.data(), dims(dim), k.data(), dims(dim), 0.0, scores.data(), dims(keys));
         for (std::int64_t i = 0; i < count; ++i)
-          softmax(scores.data() + i * keys, keys,
-                  p.attention.causal ? these[static_cast<std::size_t>(i)] + 1 - sequence.first : keys,
-                  1 / std::sqrt(static_cast<double>(dim)));
+          attended.lse[static_cast<std::size_t>((row + query + i) * heads + head)] =
+              softmax(scores.data() + i * keys, keys,
+                      p.attention.causal ? these[static_cast<std::size_t>(i)] + 1 - sequence.first : keys,
+                      1 / std::sqrt(static_cast<double>(dim)));
         cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, dims(count), dims(dim), dims(keys), 1.0,
                     scores.data(), dims(keys), v.data(), dims(dim), 0.0,
-                    out.data() + (row + query) * p.k + head * dim, dims(p.k));
+                    attended.out.data() + (row + query) * p.k + head * dim, dims(p.k));
       }
     }
     row += queries;
   }
-  return out;
+  return attended;
 }
 
-std::vector<double> attend(const Inputs& inputs, int rank, std::int64_t first, std::int64_t rows) {
+Attended attend(const Inputs& inputs, int rank, std::int64_t first, std::int64_t rows) {
   std::vector<std::int64_t> tokens(static_cast<std::size_t>(rows));
   std::iota(tokens.begin(), tokens.end(), first);
   return attend(inputs, rank, tokens);
@@ -106,7 +109,7 @@ std::vector<double> attend(const Inputs& inputs, int rank, std::int64_t first, s
 std::int64_t attend_bytes(const Problem& problem, std::int64_t rows) {
   const std::int64_t longest = longest_sequence(problem), dim = problem.attention.head_dim;
   return static_cast<std::int64_t>(sizeof(double)) *
-         (rows * problem.k + queries_at_once * (dim + longest) + 2 * longest * dim);
+         (rows * (problem.k + problem.k / dim) + queries_at_once * (dim + longest) + 2 * longest * dim);
 }
 
 }  // namespace shingle

@@ -9,10 +9,14 @@
 
 namespace shingle {
 
-/// Attention of some tokens, ascending, with the heads of a rank's A: tokens × k, row-major.
-std::vector<double> attend(const Inputs& inputs, int rank, std::span<const std::int64_t> tokens);
+/// Attention of some tokens, ascending, with the heads of a rank's A.
+struct Attended {
+  std::vector<double> out;  ///< tokens × k, row-major
+  std::vector<double> lse;  ///< log-sum-exp of the scaled scores: tokens × heads, row-major
+};
+Attended attend(const Inputs& inputs, int rank, std::span<const std::int64_t> tokens);
 /// The same of tokens [first, first + rows).
-std::vector<double> attend(const Inputs& inputs, int rank, std::int64_t first, std::int64_t rows);
+Attended attend(const Inputs& inputs, int rank, std::int64_t first, std::int64_t rows);
 
 /// Columns [col, col + cols) of some tokens' rows of a matrix that has a row for each token, from the ranks
 /// that hold them.

@@ -56,7 +56,7 @@ void Judge::compare(const GotRows& of, const double* wanted, double scale) {
   const Problem& p = inputs_.problem();
   const std::int64_t cols = shape_of(p, of.role, of.rank).cols;
   std::vector<float> got(static_cast<std::size_t>(of.rows * cols));
-  widen(p.dtype, of.elements, got.data(), got.size());
+  widen(dtype_of(p, of.role), of.elements, got.data(), got.size());
   for (std::int64_t col = 0; col < cols; col += judged_tile) {
     const std::int64_t width = smaller(judged_tile, cols - col);
     Squares sums;
@@ -85,6 +85,7 @@ void Judge::judge(const GotRows& of, std::int64_t col, std::int64_t cols, const 
     error = std::sqrt(sums.error) /
             std::max(std::sqrt(sums.reference), least);  // x/0 is infinite, which fails as intended
   }
+  if (of.role == Role::out_lse) error *= tolerance(inputs_.problem()) / lse_tolerance(inputs_.problem());
   const double bound =
       inputs_.exact() && !rounds(inputs_.problem(), of.role) ? 0 : tolerance(inputs_.problem());
   passed_ = passed_ && error <= bound;

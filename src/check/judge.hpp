@@ -17,7 +17,7 @@ struct GotRows {
   Role role = Role::out;
   std::int64_t row = 0;            ///< the first row, in the rank's matrix
   std::int64_t rows = 0;           ///< at most judged_tile
-  const void* elements = nullptr;  ///< dense, of the problem's dtype
+  const void* elements = nullptr;  ///< dense, of dtype_of() the role
 };
 
 /// True if a result of this role passes a function that rounds, so that exact inputs do not give an exact

@@ -33,15 +33,19 @@ void compare(const Inputs& inputs, const Panel& panel, const Product& product, c
              Judge& judge) {
   Finish finish(inputs, output.rank);
   const Problem& p = inputs.problem();
-  const auto row_bytes = static_cast<std::size_t>(p.out_cols()) * size_bytes(p.dtype);
+  const std::int64_t cols = shape_of(p, output.role, output.rank).cols;
+  const auto row_bytes = static_cast<std::size_t>(cols) * size_bytes(dtype_of(p, output.role));
   for (const GlobalRun& run : p.out_runs(output.rank)) {
     const std::int64_t end = smaller(run.global_row + run.rows, panel.row + panel.rows);
     for (std::int64_t row = larger(run.global_row, panel.row); row < end; row += judged_tile) {
       const std::int64_t local = run.local_row + row - run.global_row;
       const auto* elements =
           static_cast<const std::byte*>(output.memory) + static_cast<std::size_t>(local) * row_bytes;
-      judge.compare({output.rank, output.role, local, smaller(judged_tile, end - row), elements}, finish,
-                    product.x.data() + (row - panel.row) * p.n, product.scale);
+      const GotRows got{output.rank, output.role, local, smaller(judged_tile, end - row), elements};
+      if (output.role == Role::out_lse)
+        judge.compare(got, product.lse.data() + (row - panel.row) * cols, 1);
+      else
+        judge.compare(got, finish, product.x.data() + (row - panel.row) * p.n, product.scale);
     }
   }
 }
@@ -106,6 +110,11 @@ double tolerance(const Problem& problem) {
           : 0;
   return (2 + problem.world) * epsilon(problem.dtype) +
          c * std::sqrt(static_cast<double>(problem.k)) * std::ldexp(1.0, -24) + attention + first;
+}
+
+double lse_tolerance(const Problem& problem) {
+  constexpr double c = 4;
+  return 2 * c * (std::sqrt(static_cast<double>(problem.m)) + 16) * std::ldexp(1.0, -24);
 }
 
 Check check(const Inputs& inputs, std::span<const Output> outputs) {

@@ -28,6 +28,10 @@
 // gradients of the tokens beside where a tile nearly cancels. An element sums parts that are each rounded
 // once; their errors add up at random, as the parts do.
 //
+// The log-sum-exp of an attention is bounded by 2 · c · (sqrt(m) + 16) · 2^-24, relative to 1 where it is
+// smaller: an error of it is a relative error of all weights of its query. Its errors count by the ratio of
+// the bound above to this one, so that one bound serves all outputs.
+//
 // With integers, and no activation or relu, H is exact. It is also small enough for its sums to be exact.
 #pragma once
 
@@ -54,6 +58,7 @@ struct Check {
 
 /// The bound above, for inputs that are not exact.
 double tolerance(const Problem& problem);
+double lse_tolerance(const Problem& problem);
 
 /// Compares outputs of any of the ranks with the reference, on all cores that this process may use.
 Check check(const Inputs& inputs, std::span<const Output> outputs);

@@ -64,10 +64,11 @@ double add_rows(const Inputs& inputs, const Panel& panel, int term, std::vector<
   return total / static_cast<double>(panel.rows * n);
 }
 
-/// Sets x to the attention of a panel's rows. Returns its mean square.
-double take_attention(const Inputs& inputs, const Panel& panel, int term, std::vector<double>& x) {
-  x = attend(inputs, term, panel.row, panel.rows);
-  return squares(x) / static_cast<double>(x.size());
+/// The attention of a panel's rows.
+Product attention_of(const Inputs& inputs, const Panel& panel) {
+  auto [out, lse] = attend(inputs, panel.terms.front(), panel.row, panel.rows);
+  const double mean_square = squares(out) / static_cast<double>(out.size());
+  return {std::move(out), std::move(lse), std::sqrt(mean_square)};
 }
 
 /// A product of one term: rows of op(A) times a weight of the term. The rows are read from their owners, or
@@ -198,7 +199,7 @@ double add_term(const Inputs& inputs, const Panel& panel, int term, std::vector<
   const Problem& p = inputs.problem();
   const std::vector<ARows> sources = sources_of(p, panel, term);
   if (!p.traits().attends) return add_products(inputs, sources, term, panel.weight, x);
-  const std::vector<double> attended = attend(inputs, term, sources.front().row, panel.rows);
+  const std::vector<double> attended = attend(inputs, term, sources.front().row, panel.rows).out;
   return add_product(inputs, {term, sources, attended.data(), Role::b, p.k, p.n, 0}, x);
 }
 
@@ -305,15 +306,12 @@ std::vector<Panel> make_panels(const Problem& problem, std::span<const int> rank
 }
 
 Product multiply(const Inputs& inputs, const Panel& panel) {
-  Product product;
-  product.x.resize(static_cast<std::size_t>(panel.rows * inputs.problem().n));
-  double mean_square = 0;
   const Problem& p = inputs.problem();
-  const bool combines = p.traits().combines();
-  const auto add = combines                     ? add_choices
-                   : p.traits().multiplies()    ? add_term
-                   : p.traits().is_collective() ? add_rows
-                                                : take_attention;
+  if (p.traits().shards_tokens()) return attention_of(inputs, panel);
+  Product product;
+  product.x.resize(static_cast<std::size_t>(panel.rows * p.n));
+  double mean_square = 0;
+  const auto add = p.traits().combines() ? add_choices : p.traits().multiplies() ? add_term : add_rows;
   for (const int term : panel.terms) mean_square += add(inputs, panel, term, product.x);
   product.scale = std::sqrt(mean_square);
   return product;

@@ -32,8 +32,9 @@ std::vector<Panel> make_panels(const Problem& problem, std::span<const int> rank
 
 /// Input of the epilogue.
 struct Product {
-  std::vector<double> x;  ///< rows × n
-  double scale = 0;       ///< root mean square of x if its terms had random signs
+  std::vector<double> x;    ///< rows × n
+  std::vector<double> lse;  ///< attention alone: rows × heads
+  double scale = 0;         ///< root mean square of x if its terms had random signs
 };
 Product multiply(const Inputs& inputs, const Panel& panel);
 

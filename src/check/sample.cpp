@@ -50,6 +50,7 @@ struct Group {
   std::vector<std::int64_t> rows{};      ///< global, ascending
   std::vector<std::vector<double>> a{};  ///< by term: rows × k, attended if the operator attends
   std::vector<double> x{};               ///< the product, or what is attended, rows × n
+  std::vector<double> lse{};             ///< attention alone: rows × heads
   double scale = 0;                      ///< size of the product with random signs
   std::map<Role, std::vector<double>> gradients{};  ///< of a backward, by role: rows × its columns
 };
@@ -148,7 +149,9 @@ struct RowSample::State {
       const auto& [group, t] = parts[part];
       std::vector<double>& a = group->a[t];
       if (p.traits().attends) {
-        a = attend(inputs, group->terms[t], group->rows);
+        Attended attended = attend(inputs, group->terms[t], group->rows);
+        a = std::move(attended.out);
+        if (p.traits().shards_tokens()) group->lse = std::move(attended.lse);
         return;
       }
       a.resize(group->rows.size() * static_cast<std::size_t>(p.k));
@@ -276,7 +279,7 @@ Check RowSample::check(std::span<const Output> outputs) const {
     const Output& output = outputs[i];
     const std::span<const std::int64_t> rows = this->rows(output.rank);
     const std::int64_t cols = shape_of(p, output.role, output.rank).cols;
-    const auto row_bytes = static_cast<std::size_t>(cols) * size_bytes(p.dtype);
+    const auto row_bytes = static_cast<std::size_t>(cols) * size_bytes(dtype_of(p, output.role));
     Judge judge(state_->inputs);
     Finish finish(state_->inputs, output.rank);
     for (std::size_t r = 0; r < rows.size(); ++r) {
@@ -287,6 +290,11 @@ Check RowSample::check(std::span<const Output> outputs) const {
         const std::vector<double>& wanted = group.gradients.at(output.role);
         judge.compare({output.rank, output.role, rows[r], 1, elements},
                       wanted.data() + static_cast<std::int64_t>(at.index) * cols, root_mean_square(wanted));
+        continue;
+      }
+      if (output.role == Role::out_lse) {
+        judge.compare({output.rank, output.role, rows[r], 1, elements},
+                      group.lse.data() + static_cast<std::int64_t>(at.index) * cols, 1);
         continue;
       }
       judge.compare({output.rank, output.role, rows[r], 1, elements}, finish,

@@ -14,9 +14,10 @@ namespace shingle {
 
 std::string_view name(Role role) {
   static constexpr std::string_view names[] = {
-      "a",      "b",    "bias",         "residual",  "norm_weight", "keys",
-      "values", "down", "topk_weights", "payload",   "grad",        "attended",
-      "lse",    "out",  "sum",          "keys_grad", "values_grad", "internal"};
+      "a",         "b",           "bias",    "residual",     "norm_weight",
+      "keys",      "values",      "down",    "topk_weights", "payload",
+      "grad",      "attended",    "lse",     "out",          "sum",
+      "keys_grad", "values_grad", "out_lse", "internal"};
   return names[static_cast<std::size_t>(role)];
 }
 

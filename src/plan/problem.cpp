@@ -42,6 +42,9 @@ void validate_attention(const Problem& p) {
   }
   if (!a.lengths.empty() && tokens != p.m)
     throw InvalidArgument(fmt::format("the sequences have {} tokens, but m = {}", tokens, p.m));
+  if (a.returns_lse && p.op != Op::allgather_attention)
+    throw InvalidArgument(
+        fmt::format("{} does not return the log-sum-exp: allgather+attention does", name(p.op)));
   if (p.traits().shards_tokens()) {
     if (p.n != p.k)
       throw InvalidArgument(
@@ -294,6 +297,7 @@ std::string describe(const Problem& p) {
     text += fmt::format(", {} heads of {}", a.heads, a.head_dim);
     if (a.kv_heads != a.heads) text += fmt::format(" ({} of K and V)", a.kv_heads);
     if (a.causal) text += ", causal";
+    if (a.returns_lse) text += ", with log-sum-exp";
     if (!a.lengths.empty()) text += fmt::format(", {} sequences", a.lengths.size());
   }
   if (p.traits().grouped) text += fmt::format(", {} of {} experts", p.experts.topk, p.experts.count);

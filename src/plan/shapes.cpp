@@ -15,6 +15,7 @@ std::vector<Role> roles_of(const Problem& problem) {
     roles.insert(roles.end(), {Role::grad, Role::attended, Role::lse, Role::keys_grad, Role::values_grad});
   roles.push_back(Role::out);
   if (problem.norm.residual) roles.push_back(Role::sum);
+  if (problem.attention.returns_lse) roles.push_back(Role::out_lse);
   return roles;
 }
 
@@ -45,6 +46,7 @@ Shape shape_of(const Problem& problem, Role role, int rank) {
     case Role::attended:
       return {problem.a_rows(rank), problem.k};
     case Role::lse:
+    case Role::out_lse:
       return {problem.a_rows(rank), problem.attention.heads};
     case Role::residual:
     case Role::out:
@@ -88,7 +90,7 @@ Shape shape_of(const Work& work, Role role, int rank) {
 namespace {
 
 bool is_f32(Role role) {
-  return role == Role::lse || role == Role::topk_weights;
+  return role == Role::lse || role == Role::out_lse || role == Role::topk_weights;
 }
 
 }  // namespace

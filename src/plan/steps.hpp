@@ -18,6 +18,12 @@ std::int32_t queue_of(const Step& step);
 /// Items of a tiled step at which a run begins or ends, ascending; {0, 1} for other steps.
 std::vector<std::int64_t> run_boundaries(const Step& step);
 
+/// True if the result of an Attend or Merge step with this log-sum-exp is a part of an attention. A step of a
+/// complete one stores it for the user, or not at all.
+inline bool is_part(const Plan& plan, const Slice& lse) {
+  return lse.buffer >= 0 && plan.buffers[static_cast<std::size_t>(lse.buffer)].role == Role::internal;
+}
+
 /// True if a step only awaits or notifies.
 bool synchronises(const Step& step);
 

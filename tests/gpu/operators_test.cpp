@@ -193,6 +193,7 @@ Problem draw_attention(Dice& dice, int world, Op op, int longest) {
   attention.heads = attention.kv_heads * dice.size(1, 4);
   attention.head_dim = one_of(dice, {64, 64, 128, 128, 72, 96, 256});
   attention.causal = chance(dice, 60);
+  attention.returns_lse = op == Op::allgather_attention && chance(dice, 50);
   for (std::int64_t left = p.m; chance(dice, 50) && left > 0;) {
     attention.lengths.push_back(chance(dice, 20) ? left : dice.size(1, left));
     left -= attention.lengths.back();

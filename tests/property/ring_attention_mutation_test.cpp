@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <stdexcept>
+#include <string>
 
 #include "shingle/plan/print.hpp"
 #include "shingle/planner/planner.hpp"
@@ -136,6 +137,95 @@ TEST(RingAttentionWrongPlans, ResultsThatAreMergedOverTheirParts) {
   std::swap(wrong, plan);
   find().to.slice.row += 1;
   EXPECT_EQ(verify(plan).rule, "well-formed") << verify(plan).failure;
+}
+
+/// A problem that wants the log-sum-exp of its result.
+Problem with_lse(int world, std::int64_t tokens, bool causal, RowOrder order = contiguous) {
+  Attention attention{4, 2, 4, causal};
+  attention.returns_lse = true;
+  return ring_attention(world, tokens, attention, order);
+}
+
+/// True if a step stores the user's log-sum-exp.
+bool stores_for_user(const Plan& plan, const Slice& lse) {
+  return lse.buffer >= 0 && lse.buffer == find_buffer(plan, Role::out_lse);
+}
+
+/// Log-sum-exps of the user's that are not stored, or in the rows or columns of others.
+template <class S>
+void expect_own_lse(const Plan& plan) {
+  expect_refused<S>(plan, "content", [&](S& step) {
+    if (!stores_for_user(plan, step.lse)) return false;
+    step.lse = {};
+    return true;
+  });
+  expect_refused<S>(plan, "", [&](S& step) {
+    if (!stores_for_user(plan, step.lse)) return false;
+    step.lse.row = step.lse.row == 0 ? 1 : step.lse.row - 1;
+    return true;
+  });
+  expect_refused<S>(plan, "", [&](S& step) {
+    if (!stores_for_user(plan, step.lse)) return false;
+    step.lse.col = 1;
+    return true;
+  });
+}
+
+TEST(RingAttentionWrongPlans, LogSumExpsThatAreMissingOrOfOtherRows) {
+  for (const RowOrder order : {contiguous, zigzag})
+    for (const bool causal : {false, true}) {
+      const Problem problem = with_lse(3, 24, causal, order);
+      expect_own_lse<Attend>(plan_sequential(problem, {}).value());
+      expect_own_lse<Merge>(plan_ring(problem, {}, {}).value());
+    }
+  expect_own_lse<Merge>(plan_ring(with_lse(6, 48, false), {}, {.engines = 1}).value());
+  // Runs of queries that see own keys only: the result of a single step.
+  Problem alone = with_lse(3, 24, true);
+  alone.attention.lengths = {8, 8, 8};
+  expect_own_lse<Attend>(plan_ring(alone, {}, {}).value());
+}
+
+TEST(RingAttentionWrongPlans, LogSumExpsOfSomeKeys) {
+  const Plan plan = plan_ring(with_lse(6, 48, false), {}, {}).value();
+  const std::int32_t user = find_buffer(plan, Role::out_lse);
+  const auto for_user = [&](const auto& step) {
+    Slice lse = step.lse;
+    lse.buffer = user;
+    return lse;
+  };
+  // A part, or the merge of some parts, as if it were complete.
+  expect_refused<Attend>(plan, "well-formed", [&](Attend& a) {
+    if (a.lse.row != 0) return false;
+    a.lse = for_user(a);
+    return true;
+  });
+  expect_refused<Merge>(plan, "content", [&](Merge& m) {
+    if (stores_for_user(plan, m.lse)) return false;
+    m.lse = for_user(m);
+    return true;
+  });
+  // Of the queries' attention to fewer keys.
+  expect_refused<Attend>(plan_sequential(with_lse(3, 24, false), {}).value(), "well-formed", [](Attend& a) {
+    --a.keys.rows, --a.values.rows;
+    return true;
+  });
+}
+
+TEST(RingAttentionWrongPlans, CopiesOfALogSumExpOfSomeKeys) {
+  Plan plan = plan_ring(with_lse(2, 16, false), {}, {}).value();
+  RankPlan& rank = plan.ranks[0];
+  ASSERT_TRUE(std::holds_alternative<Merge>(rank.lanes[0].steps.back()));
+  Merge& merge = std::get<Merge>(rank.lanes[0].steps.back());
+  Elementwise copy;
+  copy.grid = make_grid(merge.lse.rows, merge.lse.cols, 64, 64);
+  copy.from.push_back({merge.parts[0].lse, placement::Matrix{RowMap::identity(merge.lse.rows)}});
+  copy.to = {merge.lse, placement::Matrix{RowMap::identity(merge.lse.rows)}};
+  merge.lse = {};
+  rank.lanes[0].steps.emplace_back(copy);
+  rank.issue.push_back(0);
+  const Proof proof = verify(plan);
+  EXPECT_EQ(proof.rule, "content") << proof.failure;
+  EXPECT_NE(proof.failure.find("leaves out keys of tokens 0 to 16"), std::string::npos) << proof.failure;
 }
 
 TEST(RingAttentionWrongPlans, MessagesOrWaitsLeftOut) {

@@ -135,6 +135,29 @@ TEST(RingAttention, SendsOnlyKeysThatAreSeen) {
   }
 }
 
+TEST(RingAttention, ReturnsTheLogSumExp) {
+  for (const RowOrder order : {contiguous, zigzag})
+    for (const bool causal : {false, true})
+      for (const int world : {1, 3, 6}) {
+        Problem problem = ring_attention(world, 8 * world - 3, {4, 2, 4, causal}, order);
+        problem.attention.returns_lse = true;
+        EXPECT_THAT(describe(problem), testing::HasSubstr("with log-sum-exp"));
+        for (const DType dtype : {DType::f32, DType::bf16}) {
+          problem.dtype = dtype;
+          test::expect_right(problem, forms());
+        }
+        // The same steps as without it.
+        const auto steps = [&](bool returns_lse) {
+          Problem p = problem;
+          p.attention.returns_lse = returns_lse;
+          std::vector<std::size_t> counts;
+          for (const RankPlan& rank : plan_ring(p, {}, {}).value().ranks) counts.push_back(rank.issue.size());
+          return counts;
+        };
+        EXPECT_EQ(steps(true), steps(false));
+      }
+}
+
 TEST(RingAttention, HasEqualCausalWorkInAZigzag) {
   for (int world = 1; world <= 8; ++world) {
     const Problem problem = ring_attention(world, 6 * world, {1, 1, 4, true}, zigzag);
@@ -176,6 +199,8 @@ TEST(RingAttention, RefusesWhatDoesNotFit) {
   says([](Problem& p) { p.row_order = RowOrder::block_cyclic, p.row_block = 4; }, "block-cyclic");
   says([](Problem& p) { p.op = Op::ulysses_attention, p.row_order = zigzag; }, "takes no zigzag");
   says([](Problem& p) { p.row_order = zigzag, p.row_block = 4; }, "row_block = 4");
+  says([](Problem& p) { p.op = Op::attention_backward, p.attention.returns_lse = true; },
+       "attention-backward does not return the log-sum-exp: allgather+attention does");
 }
 
 TEST(RingAttention, HasReasonsWhereItHasNoPlan) {

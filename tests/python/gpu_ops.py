@@ -152,6 +152,13 @@ def calls(m, dtype):
             lambda q, k, v: st.ring_attention(q, k, v, causal=True, rows=m),
             [torch.randn(mine, heads, 64, device="cuda").to(dtype).requires_grad_() for heads in (6, 3, 3)],
         ),
+        "ring_attention, zigzag": (
+            lambda q, k, v: st.ring_attention(q, k, v, causal=True, zigzag=True, rows=m),
+            [
+                torch.randn(shapes.own_rows(m, group, True), heads, 128, device="cuda").to(dtype).requires_grad_()
+                for heads in (4, 2, 2)
+            ],
+        ),
         "mlp": (
             lambda x, u, d: st.mlp(x, u, d, activation="relu", rows=m),
             (shard, new(INNER, K), new(N, INNER)),
@@ -218,6 +225,55 @@ def backward_bf16():
     import torch
 
     check_ops(torch.bfloat16, (7, 257, 1024), backward=True)
+
+
+def attention_choices():
+    """Forward and backward of ring_attention, each by a mechanism or by c10d, and both in a CUDA graph."""
+    import torch
+    from shingle import torch as st
+    from shingle.torch.choices import LIBRARY, Shape
+    from shingle.torch.shapes import backward_takes_lse
+
+    dtype, (call, leaves) = torch.bfloat16, calls(1024, torch.bfloat16)["ring_attention, zigzag"]
+    forward = Shape("allgather+attention", 512, 512, "bf16", world_size(), attention=(4, 2, 128, True), zigzag=True)
+    backward = forward._replace(op="attention-backward")
+    counted = "overlapped.attention-backward"
+    served = backward_takes_lse(leaves[0], 128)
+    expected = outcome(call, leaves, False, True)
+    for ways in [(a, b) for a in (LIBRARY, "ring") for b in (LIBRARY, "ring")]:
+        for shape, way in zip((forward, backward), ways):
+            for captured in (False, True):
+                st.table.enter(shape._replace(captured=captured), [(1 << 20, way)])
+        before, got = st.counters().get(counted, 0), grown(call, leaves)
+        compare(got, expected, dtype, f"forward and backward by {ways}")
+        assert (st.counters().get(counted, 0) > before) == (served and ways[1] != LIBRARY), ways
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            replayed = grown(call, leaves)
+        for _ in range(2):
+            graph.replay()
+            compare(replayed, expected, dtype, f"forward and backward by {ways}, a replay")
+        torch.cuda.synchronize()
+        graph.reset()
+    for shape in (forward, backward):
+        for captured in (False, True):
+            del st.table.rows[shape._replace(captured=captured).key]
+    return None if served else "this cuDNN or GPU has no backward by the log-sum-exp"
+
+
+def world_size():
+    import torch.distributed as dist
+
+    return dist.get_world_size()
+
+
+def grown(call, leaves):
+    """Result and gradients of a call by what the table says, with the weights of outcome()."""
+    import torch
+
+    out = call(*leaves)
+    weights = (1 + torch.arange(out.numel(), device=out.device).view(out.shape) % 3).to(out.dtype)
+    return [out.detach(), *torch.autograd.grad(out, leaves, weights)]
 
 
 def scatter_gradients():
@@ -516,8 +572,8 @@ def warmup():
 
 CASES = {
     case.__name__: case
-    for case in (forward_bf16, forward_f16, forward_f32, backward_bf16, scatter_gradients, strides, side_stream,
-                 two_groups, cuda_graph, repeated, patched_symm_mem, patched_fp8, compiled, warmup,
+    for case in (forward_bf16, forward_f16, forward_f32, backward_bf16, attention_choices, scatter_gradients, strides,
+                 side_stream, two_groups, cuda_graph, repeated, patched_symm_mem, patched_fp8, compiled, warmup,
                  compiled_with_graphs)
 }  # fmt: skip
 

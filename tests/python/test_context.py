@@ -158,6 +158,28 @@ def test_backward_of_ring_attention(context, mechanism, zigzag):
                 np.testing.assert_allclose(got, shard(wanted, at), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("mechanism", [None, "sequential", "ring slices=2", "ring engines=1"])
+@pytest.mark.parametrize("zigzag", [False, True])
+def test_ring_attention_returns_its_log_sum_exp(context, mechanism, zigzag):
+    heads, kv_heads, dim = 6, 3, 4
+    op = context.declare(
+        "allgather+attention", m=40, n=heads * dim, k=heads * dim, heads=heads, kv_heads=kv_heads, head_dim=dim,
+        causal=1, returns_lse=1, row_order=2 if zigzag else 0, mechanism=mechanism,
+    )  # fmt: skip
+    call = op.prepare([(rank, role) for rank in (0, 1) for role in ("a", "keys", "values", "out", "out_lse")])
+    for m in (40, 7, 1):
+        q, k, v = (np.random.randn(m, count, dim) for count in (heads, kv_heads, kv_heads))
+        *wanted, _ = attention_gradients(q, k, v, q)
+        shards = shards_of(m, zigzag)
+        given = [[shard(x, at) for x in (q, k, v)] for at in shards]
+        found = [[np.full((len(at), columns), np.nan, np.float32) for columns in (heads * dim, heads)] for at in shards]
+        call(m, [dense(matrix) for rows, result in zip(given, found) for matrix in (*rows, *result)])
+        context.synchronize()
+        for at, result in zip(shards, found):
+            for got, whole in zip(result, wanted):
+                np.testing.assert_allclose(got, shard(whole, at), rtol=1e-4, atol=1e-5)
+
+
 def attention_gradients(q, k, v, grad):
     """The result of causal attention, its log-sum-exp, and the gradients of Q, K and V, step by step."""
     sharing = q.shape[1] // k.shape[1]

@@ -33,6 +33,7 @@ def arguments(name, requires_grad):
                                      True),
         "ulysses_attention": (tensor(4, 4 * K), tensor(4, 2 * K), tensor(4, 2 * K), group, K, True),
         "ring_attention": (tensor(4, 2 * K), tensor(4, K), tensor(4, K), group, K, True, True),
+        "ring_attention_with_lse": (tensor(4, 2 * K), tensor(4, K), tensor(4, K), group, K, True, True),
         "mlp": (x, tensor(2 * N, K), tensor(K, N), group, "swiglu"),
         "replicated_gemm": (x, w, group),
         "scatter_gradients": ([torch.randn(4, N), torch.randn(4, N)], torch.randn(4 // ranks, K),
@@ -51,7 +52,7 @@ def opcheck_case(name, requires_grad):
     "name",
     ["gemm_reduce_scatter", "gemm_all_reduce", "gemm_all_reduce_norm", "all_gather_gemm", "all_to_all_gemm",
      "gemm_all_to_all", "replicated_gemm", "mlp", "attention_reduce_scatter", "ulysses_attention", "ring_attention",
-     "scatter_gradients", "all_gather", "reduce_scatter", "all_to_all"],
+     "ring_attention_with_lse", "scatter_gradients", "all_gather", "reduce_scatter", "all_to_all"],
 )  # fmt: skip
 def test_opcheck(name):
     on_ranks(2, opcheck_case, name, False)
@@ -105,6 +106,43 @@ def compile_case(backend):
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_compile_fullgraph_with_dynamic_rows(backend):
     on_ranks(2, compile_case, backend)
+
+
+def compile_attention_case(backend):
+    def function(q, k, v):
+        return st.ring_attention(q, k, v, causal=True, zigzag=True).square()
+
+    compiled = torch.compile(function, backend=backend, fullgraph=True, dynamic=True)
+    for rows in (4, 6, 10):
+        inputs = [torch.randn(rows, heads, K) for heads in (4, 2, 2)]
+        leaves = [[x.clone().requires_grad_() for x in inputs] for _ in range(2)]
+        outs = [at(*of) for at, of in zip((compiled, function), leaves)]
+        for out in outs:
+            out.sum().backward()
+        torch.testing.assert_close(*outs)
+        for got, expected in zip(*leaves):
+            torch.testing.assert_close(got.grad, expected.grad)
+        torch.testing.assert_close(compiled(*inputs), function(*inputs))  # no gradient is wanted
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_compile_ring_attention(ranks, backend):
+    on_ranks(ranks, compile_attention_case, backend)
+
+
+def autocast_attention_case():
+    """Also backward within autocast: the log-sum-exp stays fp32."""
+    leaves = [torch.randn(4, heads, K, requires_grad=True) for heads in (4, 2, 2)]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = st.ring_attention(*leaves)
+        assert out.dtype == torch.bfloat16
+        out.float().sum().backward()
+    assert all(leaf.grad.dtype == torch.float32 and leaf.grad.isfinite().all() for leaf in leaves)
+
+
+def test_autocast_of_ring_attention():
+    on_ranks(2, autocast_attention_case)
 
 
 def autocast_case(compiled):

@@ -7,7 +7,8 @@ import torch.distributed as dist  # noqa: E402
 from ranks import on_ranks  # noqa: E402
 from shingle import errors  # noqa: E402
 from shingle import torch as st  # noqa: E402
-from shingle.torch import sequential  # noqa: E402
+from shingle.torch import sequential, shapes  # noqa: E402
+from shingle.torch.groups import find_group  # noqa: E402
 
 K, N, INNER = 8, 6, 10
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
@@ -191,6 +192,28 @@ def ring_case(m, dtype, causal, zigzag, batch=None, heads_apiece=2):
     attention_case(attend, tokens, m, dtype, causal, batch, heads_apiece, 1)
 
 
+def ring_lse_case(m, dtype, causal, zigzag):
+    """The log-sum-exp that forward keeps. On CPU the gradients do not use it."""
+    group = find_group(dist.group.WORLD.group_name)
+    q, k, v, grad = (random(m, heads, K, dtype=dtype, grad=False) for heads in (4, 2, 2, 4))
+    scores = torch.einsum("ihd,jhd->ihj", q.double(), k.double().repeat_interleave(2, 1)) / K**0.5
+    if causal:
+        scores = scores.masked_fill(torch.ones(m, m, dtype=bool).triu(1)[:, None], float("-inf"))
+    places = sequential.token_order(m, group, zigzag, "cpu")
+    mine = places // shapes.shard_rows(m, group, zigzag) == group.rank
+    flat = [x[mine].flatten(1) for x in (q, k, v)]
+    given = dist.group.WORLD.group_name, K, causal, zigzag, m
+    out, lse = torch.ops.shingle.ring_attention_with_lse(*flat, *given)
+    close(lse, scores.logsumexp(-1)[mine], torch.promote_types(dtype, torch.float32), "log-sum-exp")
+    torch.testing.assert_close(out, torch.ops.shingle.ring_attention(*flat, *given))
+    d_out = grad[mine].flatten(1)
+    kept = torch.ops.shingle.ring_gradients(d_out, *flat, out, lse, *given)
+    again = torch.ops.shingle.ring_gradients(d_out, *flat, None, None, *given)
+    torch.testing.assert_close(kept, again)
+    with pytest.raises(errors.InvalidArgument, match="lse is torch.float16"):
+        torch.ops.shingle.ring_gradients(d_out, *flat, out, lse.half(), *given)
+
+
 def attention_scatter_case(m, dtype, causal, heads_apiece=2):
     rank, ranks = sizes()
     q, w = random(m, ranks * heads_apiece, K), random(N, ranks * heads_apiece * K)
@@ -319,6 +342,15 @@ def test_ring_attention(ranks, m):
     on_ranks(ranks, ring_case, m, torch.float64, True, False)
     on_ranks(ranks, ring_case, m, torch.float64, False, True, 2)
     on_ranks(ranks, ring_case, m, torch.float64, True, False, 3, 1)
+
+
+@RANKS
+@ROWS
+def test_log_sum_exp_of_ring_attention(ranks, m):
+    for dtype in DTYPES:
+        for causal in (False, True):
+            for zigzag in (False, True):
+                on_ranks(ranks, ring_lse_case, m, dtype, causal, zigzag)
 
 
 def strides_and_dimensions_case():

@@ -14,7 +14,7 @@ import torch.distributed as dist  # noqa: E402
 from ranks import on_ranks  # noqa: E402
 from shingle import _abi, errors  # noqa: E402
 from shingle.context import World  # noqa: E402
-from shingle.torch import configure, contexts, overlapped, sequential, warming  # noqa: E402
+from shingle.torch import configure, contexts, overlapped, sequential, shapes, warming  # noqa: E402
 from shingle.torch.choices import LIBRARY, PREDICTED, Shape, Table, by, fastest, table  # noqa: E402
 from shingle.torch.settings import settings  # noqa: E402
 
@@ -84,6 +84,14 @@ def kernels_case():
                         close(*results("ulysses_attention", q, k, v, "0", K // 2, causal))
                         close(*results("ring_attention", q, k, v, "0", K // 2, causal, False, 5))
                         close(*results("ring_attention", q, k, v, "0", K // 2, causal, True, 5))
+                        for order in ((causal, False, 5), (causal, True, 5)):
+                            ring = q, k, v, "0", K // 2, *order
+                            kept, expected = results("ring_attention_with_lse", *ring)
+                            close(kept, expected)
+                            assert kept[1].dtype == torch.float32
+                            torch.testing.assert_close(kept[1], expected[1], atol=1e-5, rtol=1e-5)
+                            for grad in (random(5, 2 * K), random(5, 4 * K)[:, ::2]):
+                                close(*results("ring_gradients", grad, q, k, v, *kept, *ring[3:]))
                 norm = random(5, N), random(N)
                 close(*results("gemm_all_reduce_norm", x, w, *norm, "0", random(N), 1e-3))
                 close(*results("gemm_all_reduce_norm", x, w, *norm, "0", None, 1e-5))
@@ -93,7 +101,7 @@ def kernels_case():
                     inner = random(N, 4 if activation == "swiglu" else 8)
                     close(*results("mlp", x, up, inner, "0", activation))
                 close(*results("mlp", x, up, down.t().contiguous().t(), "0", "swiglu"))
-        for op in ("mlp", "attention+reducescatter", "ulysses-attention", "allgather+attention"):
+        for op in ("mlp", "attention+reducescatter", "ulysses-attention", "allgather+attention", "attention-backward"):
             assert overlapped.counts["overlapped." + op] > 0 and not overlapped.counts["sequential." + op]
 
 
@@ -107,6 +115,58 @@ def close(got, expected, dense=True):
 
 def test_kernels_pass_what_the_context_expects():
     on_ranks(1, kernels_case)
+
+
+def attention_choice_case():
+    """A forward by c10d keeps a log-sum-exp if backward may be overlapped; without one backward attends again."""
+    q, k, v, grad = (torch.randn(5, columns) for columns in (2 * K, K, K, 2 * K))
+    ring, counts = (q, k, v, "0", K // 2, True, False, 5), overlapped.counts
+    forward = Shape("allgather+attention", 2 * K, 2 * K, "f32", 1, attention=(4, 2, K // 2, True))
+    backward = forward._replace(op="attention-backward")
+    _, expected = sequential.ring_attention_with_lse(*ring)
+    gradients = sequential.ring_gradients(grad, q, k, v, None, None, *ring[3:])
+    with host_ranks(), pytest.MonkeyPatch.context() as patch:
+        for overlaps in ({}, {forward}, {backward}, {backward._replace(captured=True)}, {forward, backward}):
+            by_table = {of: [(64, "ring" if of in overlaps else LIBRARY)]
+                        for shape in (forward, backward) for of in (shape, shape._replace(captured=True))}  # fmt: skip
+            patch.setattr(table, "rows", by_table)
+            counts.clear()
+            out, lse = overlapped.ring_attention_with_lse(*ring)
+            if overlaps:
+                torch.testing.assert_close(lse, expected)
+            else:
+                assert lse.isnan().all()
+            close(overlapped.ring_gradients(grad, q, k, v, out, lse, *ring[3:]), gradients)
+            close(overlapped.ring_gradients(grad, q, k, v, None, None, *ring[3:]), gradients)
+            for shape in (forward, backward):
+                way = "overlapped." if shape in overlaps else "sequential."
+                assert counts == counts | {way + shape.op: 1}, (overlaps, counts)
+
+
+def test_choices_of_attention_agree_on_the_log_sum_exp():
+    on_ranks(1, attention_choice_case)
+
+
+def test_rule_of_the_backward_of_attention():
+    """What decides on CUDA whether forward keeps a log-sum-exp."""
+
+    class Cuda:
+        is_cuda, device, shape = True, 0, (4, 256)
+
+        def __init__(self, dtype):
+            self.dtype = dtype
+
+    def takes(dtype, head_dim, capability=(9, 0), cudnn=shapes.LEAST_CUDNN):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+            patch.setattr(torch.backends.cudnn, "version", lambda: cudnn)
+            return shapes.backward_takes_lse(Cuda(dtype), head_dim)
+
+    for dtype in (torch.bfloat16, torch.float16):
+        assert takes(dtype, 64) and takes(dtype, 256) and takes(dtype, 128, (10, 0))
+        assert not takes(dtype, 136, (8, 0)) and not takes(dtype, 100) and not takes(dtype, 264)
+        assert not takes(dtype, 64, cudnn=shapes.LEAST_CUDNN - 1) and not takes(dtype, 64, cudnn=None)
+    assert not takes(torch.float32, 64)
 
 
 def choice_case():
@@ -188,6 +248,9 @@ def measure_case():
             Shape("attention+reducescatter", N, K, "f32", 1, attention=(2, 1, 4, True)),
             Shape("ulysses-attention", K, K, "f32", 1, attention=(2, 1, 4, True), transpose_b=False),
             Shape("allgather+attention", K, K, "f32", 1, attention=(2, 1, 4, True), zigzag=True, transpose_b=False),
+            Shape("allgather+attention", K, K, "f32", 1, attention=(2, 1, 4, True), transpose_b=False,
+                  returns_lse=True),
+            Shape("attention-backward", K, K, "f32", 1, attention=(2, 1, 4, True), zigzag=True, transpose_b=False),
         ):  # fmt: skip
             found = warming.measure(group, shape, [16, 64], None)
             assert list(found) == [16, 64]

@@ -36,13 +36,16 @@ TEST_F(Cli, RunsAttention) {
 
 TEST_F(Cli, RunsRingAttention) {
   for (const std::string flags : {"", "--causal --row-order zigzag", "--causal --seq-lens 13,7,30",
-                                  "--dtype bf16 --row-order zigzag --slices 3"})
+                                  "--dtype bf16 --row-order zigzag --slices 3", "--returns-lse --causal"})
     for (const json& row : rows("--mechanism sequential,ring " + ring_attention + flags)) {
       EXPECT_EQ(row.at("verified"), true) << flags << " " << row;
       EXPECT_EQ(row.at("n"), 48);
     }
   EXPECT_THAT(run("run --timeline --repeat 1 --mechanism ring " + ring_attention).out, HasSubstr("merge"));
   expect_refused("run --row-order zigzag " + ulysses, "takes no zigzag rows");
+  EXPECT_THAT(run("plan --mechanism ring --returns-lse " + ring_attention).out,
+              HasSubstr("log-sum-exp out_lse"));
+  expect_refused("run --returns-lse " + ulysses, "does not return the log-sum-exp");
 }
 
 TEST_F(Cli, RunsTheBackwardOfRingAttention) {

@@ -55,8 +55,8 @@ TEST_F(Cli, RefusesWhatHasNoEffect) {
   const std::string model = "run --model " SHINGLE_TEST_SOURCE_DIR "/models/llama-3-8b.json --tokens 8 ";
   for (const std::string flag :
        {"--op gemm", "--m 8", "--inner 8", "--heads 7", "--kv-heads 3", "--head-dim 5", "--causal",
-        "--seq-lens 4,4", "--routing skewed", "--row-order contiguous", "--row-block 4", "--transpose-b",
-        "--epilogue bias", "--activation silu", "--norm", "--residual"})
+        "--returns-lse", "--seq-lens 4,4", "--routing skewed", "--row-order contiguous", "--row-block 4",
+        "--transpose-b", "--epilogue bias", "--activation silu", "--norm", "--residual"})
     expect_refused(model + flag, flag.substr(0, flag.find(' ')));
   for (const std::string flag : {"--tokens 8", "--layer-ops", "--mlp"})
     expect_refused("run --op gemm --a x.npy --b y.npy " + flag, "requires --model");

@@ -147,6 +147,7 @@ Problem random_attention(Source& draw, int world, std::int64_t most_tokens) {
   attention.heads = attention.kv_heads * draw.size(1, 2);
   attention.head_dim = 4 * draw.size(1, 3);
   attention.causal = chance(draw, 50);
+  attention.returns_lse = p.op == Op::allgather_attention && chance(draw, 50);
   p.k = attention.heads * attention.head_dim / (p.traits().shards_tokens() ? 1 : world);
   p.n = p.traits().shards_tokens() ? p.k : draw.size(1, 40);
   if (p.traits().shards_tokens() && !p.traits().splits_heads() && chance(draw, 50))

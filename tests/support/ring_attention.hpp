@@ -47,6 +47,7 @@ class AttentionDraw {
     for (std::int64_t i = (*this)(1, most); i > 0; --i)
       tokens += attention.lengths.emplace_back((*this)(1, longest));
     if (attention.lengths.size() == 1) attention.lengths.clear();
+    attention.returns_lse = op == Op::allgather_attention && (*this)(0, 1) == 1;
     Problem p = ring_attention(world, tokens, std::move(attention), (*this)(0, 1) == 1 ? zigzag : contiguous);
     p.op = op;
     return p;

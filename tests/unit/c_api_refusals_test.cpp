@@ -110,6 +110,9 @@ TEST_F(CApiRefuses, WrongOperators) {
   refuse([](auto& op) { op.norm = 5; }, "operator.norm = 5");
   refuse([](auto& op) { op.residual = 1; }, "operator: a residual needs norm");
   refuse([](auto& op) { op.causal = 7; }, "operator.causal = 7");
+  refuse([](auto& op) { op.returns_lse = 2; }, "operator.returns_lse = 2");
+  refuse([](auto& op) { op.returns_lse = 1; }, "has no attention");
+  refuse([](auto& op) { op.reserved = 1; }, "operator.reserved = 1 must be 0");
   refuse([](auto& op) { op.heads = 4; }, "operator: gemm+allreduce has no attention");
   refuse([](auto& op) { op.row_order = 3; }, "operator.row_order = 3");
   refuse([](auto& op) { op.mechanism = "magic"; }, "operator.mechanism: unknown mechanism 'magic'");
@@ -144,7 +147,7 @@ TEST_F(CApiRefuses, WrongCalls) {
     change(wrong[3]);
     expect_invalid(call(op, 8, wrong), part);
   };
-  refuse([](auto& matrix) { matrix.role = 16; }, "arguments.matrices[3].role = 16 is outside [0");
+  refuse([](auto& matrix) { matrix.role = 17; }, "arguments.matrices[3].role = 17 is outside [0");
   refuse([](auto& matrix) { matrix.role = -1; }, "arguments.matrices[3].role = -1");
   refuse([](auto& matrix) { matrix.role = SHINGLE_BIAS; }, "has no matrix 'bias'");
   refuse([](auto& matrix) { matrix.role = SHINGLE_B; }, "matrix 'b' of rank 1");

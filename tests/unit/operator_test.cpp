@@ -254,6 +254,7 @@ TEST(Measure, TimesTheComputationOfAttentionAlone) {
     problem.attention = {.heads = 4, .kv_heads = 2, .head_dim = 8, .causal = true, .lengths = {20, 13}};
     problem.k = problem.traits().shards_tokens() ? 32 : 16;
     problem.n = problem.traits().shards_tokens() ? 32 : 24;
+    problem.attention.returns_lse = op == Op::allgather_attention;
     const auto inputs = random_inputs(problem, 3);
     Workspace memory(*world, *inputs);
     GemmAlone alone(*world, *inputs, memory);

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "check/reference.hpp"
+#include "check/sample.hpp"
 #include "naive_reference.hpp"
 
 namespace shingle::oracle_test {
@@ -154,12 +155,14 @@ TEST(Oracle, AttendsToTheTokensOfAllRanks) {
     Problem p = problem_of(Op::allgather_attention, 3, 25, 8, 8);
     p.attention = {.heads = 4, .kv_heads = 2, .head_dim = 2, .causal = true, .lengths = {15, 10}};
     p.row_order = order;
+    p.attention.returns_lse = true;
     p.validate();
     const auto inputs = random_inputs(p, 3);
+    const RowSample sample(*inputs, std::vector{0, 1, 2});
     const auto q = tokens_of(*inputs, Role::a), k = tokens_of(*inputs, Role::keys),
                v = tokens_of(*inputs, Role::values);
     for (int rank = 0; rank < p.world; ++rank) {
-      std::vector<float> out;
+      std::vector<float> out, lse;
       for (const GlobalRun& run : p.out_runs(rank))
         for (std::size_t row = 0; row < static_cast<std::size_t>(run.rows); ++row) {
           const std::size_t token = static_cast<std::size_t>(run.global_row) + row;
@@ -174,12 +177,21 @@ TEST(Oracle, AttendsToTheTokensOfAllRanks) {
               weighted += std::exp(score) * v[key][kv + col % 2];
             }
             out.push_back(static_cast<float>(weighted / sum));
+            if (col % 2 == 0) lse.push_back(static_cast<float>(std::log(sum)));
           }
         }
-      const auto judged = [&] { return check(*inputs, std::vector{Output{rank, Role::out, out.data()}}); };
+      const std::vector<Output> outputs{{rank, Role::out, out.data()}, {rank, Role::out_lse, lse.data()}};
+      const auto judged = [&] { return check(*inputs, outputs); };
       EXPECT_TRUE(judged().passed) << judged().max_error;
-      out.back() += 0.01f;
-      EXPECT_FALSE(judged().passed);
+      EXPECT_EQ(std::ssize(sample.rows(rank)), p.out_rows(rank));
+      EXPECT_TRUE(sample.check(outputs).passed);
+      for (std::vector<float>* const elements : {&out, &lse}) {
+        elements->back() += 0.01f;
+        EXPECT_FALSE(judged().passed);
+        EXPECT_GT(judged().max_error, judged().tolerance);
+        EXPECT_FALSE(sample.check(outputs).passed);
+        elements->back() -= 0.01f;
+      }
     }
   }
 }

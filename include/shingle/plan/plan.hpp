@@ -43,6 +43,7 @@ enum class Role : std::uint8_t {
   sum,
   keys_grad,    ///< attention-backward: the gradient of the keys
   values_grad,  ///< attention-backward: the gradient of the values
+  out_lse,      ///< allgather+attention with Attention::returns_lse: the log-sum-exp of the result, f32
   internal
 };
 std::string_view name(Role role);
@@ -342,7 +343,8 @@ inline std::int64_t last_item(const Elementwise& step) {
 /// of queries of one head. It reads only the K and V rows that its queries see, and accumulates in fp32.
 ///
 /// Every query sees at least one of the keys. If a query sees other keys too, the result is a part of its
-/// attention: the step must store the log-sum-exp, and a Merge combines the parts.
+/// attention: the step must store the log-sum-exp in an internal buffer, and a Merge combines the parts. A
+/// log-sum-exp in the user's buffer (Role::out_lse) is that of a complete attention.
 struct Attend {
   TileGrid grid;
   std::int64_t first_token = 0;  ///< first token of the queries
@@ -373,8 +375,9 @@ struct Merge {
   TileGrid grid;
   std::vector<Part> parts;  ///< every row has at least one
   Placement to;             ///< may be the place of a part
-  Slice lse{};  ///< log-sum-exp of the result, if that is a part again; may be the place of a part's. Buffer
-                ///< -1: the result is complete
+  /// Log-sum-exp of the result. In an internal buffer: the result is a part again; may be the place of a
+  /// part's. In the user's buffer, or buffer -1 (not stored): the result is complete.
+  Slice lse{};
   std::vector<TileGate> gates;
   std::vector<TileNotify> notify;
   Resources resources{1, 0};

@@ -157,6 +157,9 @@ struct Attention {
   /// True: a token sees only itself and earlier tokens of its sequence.
   bool causal = false;
   std::vector<std::int64_t> lengths{};  ///< tokens of each sequence, m in all; empty: one sequence of m
+  /// allgather+attention: the log-sum-exp of the scaled scores, log Σ exp(S), is a second output
+  /// (Role::out_lse), which attention-backward takes as Role::lse.
+  bool returns_lse = false;
 
   bool operator==(const Attention&) const = default;
 };

@@ -18,7 +18,7 @@ struct Shape {
 
 /// The roles that the user binds: a and out always; b if there is a product; down for an mlp; keys and values
 /// for attention; grad, attended, lse, keys_grad and values_grad for its backward; bias, norm_weight,
-/// residual and sum if the problem has them.
+/// residual, sum and out_lse if the problem has them.
 std::vector<Role> roles_of(const Problem& problem);
 /// a, b, payload and out.
 std::vector<Role> roles_of(const Workload& workload);
@@ -31,14 +31,14 @@ std::vector<Role> roles_of(const Work& work);
 /// - bias: 1×b_cols; norm_weight: 1×out_cols
 /// - keys, values, keys_grad and values_grad: kv_rows×kv_cols
 /// - topk_weights: a row for each token, a column for each choice
-/// - grad and attended: a_rows×k; lse: a row for each query, a column for each head
+/// - grad and attended: a_rows×k; lse and out_lse: a row for each query, a column for each head
 /// - residual, out and sum: out_rows×out_cols
 Shape shape_of(const Problem& problem, Role role, int rank);
 /// The same on every rank: a is m×k, b is k×n, payload and out have n columns and the rows of rows_of().
 Shape shape_of(const Workload& workload, Role role);
 Shape shape_of(const Work& work, Role role, int rank);
 
-/// Type of a role's matrix: f32 for lse and topk_weights, else that of the problem or the workload.
+/// Type of a role's matrix: f32 for lse, out_lse and topk_weights, else that of the problem or the workload.
 DType dtype_of(const Problem& problem, Role role);
 DType dtype_of(const Work& work, Role role);
 

@@ -37,6 +37,7 @@ class Shape(NamedTuple):
     bias: bool = False
     activation: str | None = None
     norm_epsilon: float | None = None
+    returns_lse: bool = False  # an attention also returns its log-sum-exp
     mechanism: str | None = None  # with params, as "ring slices=2"; None: the fastest predicted one
 
     @property
@@ -59,7 +60,7 @@ def by(shape, choice):
     """
     if choice == PREDICTED:
         own = {"attention+reducescatter": "fused", "ulysses-attention": "ring engines=1 slices=4",
-               "allgather+attention": "ring engines=1"}  # fmt: skip
+               "allgather+attention": "ring engines=1", "attention-backward": "ring engines=1"}  # fmt: skip
         choice = "fused" if shape.keeps else own.get(shape.op)
     return shape._replace(mechanism=choice, keeps=False, captured=False)
 

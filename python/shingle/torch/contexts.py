@@ -22,8 +22,10 @@ def roles(shape: Shape):
         return "a", "b", "down", "out"
     if shape.op == "attention+reducescatter":
         return "a", "keys", "values", "b", "out"
+    if shape.op == "attention-backward":
+        return "a", "keys", "values", "grad", "attended", "lse", "out", "keys_grad", "values_grad"
     if shape.attention:
-        return "a", "keys", "values", "out"
+        return "a", "keys", "values", "out", *(["out_lse"] if shape.returns_lse else [])
     found = ["a", "b"]
     if shape.bias:
         found.append("bias")
@@ -58,7 +60,7 @@ class GroupContext:
             shape.op, m=settings.max_m, n=shape.n, k=shape.k, dtype=shape.dtype, inner=shape.inner,
             activation=shape.activation, transpose_b=shape.transpose_b, bias=shape.bias, norm=normed, residual=normed,
             norm_epsilon=shape.norm_epsilon or 0, heads=heads, kv_heads=kv_heads, head_dim=head_dim, causal=causal,
-            row_order=ZIGZAG if shape.zigzag else CONTIGUOUS, mechanism=shape.mechanism,
+            returns_lse=shape.returns_lse, row_order=ZIGZAG if shape.zigzag else CONTIGUOUS, mechanism=shape.mechanism,
         )  # fmt: skip
         self.calls[shape] = call = op.prepare([(self.group.rank, role) for role in roles(shape)], streams=1)
         call.max_m, call.mechanism, call.context = op.max_m, op.mechanism, self.context

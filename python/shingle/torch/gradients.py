@@ -178,7 +178,24 @@ def setup_ring_attention(ctx, inputs, output):
 
 
 def ring_attention(ctx, grad):
-    return result(ctx, *ops.ring_gradients(grad, *ctx.saved_tensors, ctx.group, ctx.head_dim, *ctx.options))
+    q, k, v = ctx.saved_tensors
+    return result(ctx, *ops.ring_gradients(grad, q, k, v, None, None, ctx.group, ctx.head_dim, *ctx.options))
+
+
+def setup_ring_attention_with_lse(ctx, inputs, output):
+    q, k, v, ctx.group, ctx.head_dim, *options = inputs
+    ctx.options = [*options, *(False, False, None)[len(options) :]]
+    out, lse = output
+    ctx.mark_non_differentiable(lse)
+    # Without it backward attends again. The rule, not the size of lse, decides: a rank may have no tokens.
+    kept = (out, lse) if shapes.backward_takes_lse(q, ctx.head_dim) else ()
+    ctx.save_for_backward(q, k, v, *kept)
+
+
+def ring_attention_with_lse(ctx, grad, _):
+    q, k, v, *kept = ctx.saved_tensors
+    out, lse = kept or (None, None)
+    return result(ctx, *ops.ring_gradients(grad, q, k, v, out, lse, ctx.group, ctx.head_dim, *ctx.options))
 
 
 def setup_mlp(ctx, inputs, output):

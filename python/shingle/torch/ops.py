@@ -15,8 +15,11 @@ library = torch.library.Library("shingle", "FRAGMENT")
 AUTOCAST = {"CPU": "AutocastCPU", "CUDA": "AutocastCUDA"}
 
 
-def define(name, schema, *, cuda, cpu, backward=None, setup=None):
-    """Defines an op: kernels for both devices, the fake kernel of `outputs`, autograd and autocast."""
+def define(name, schema, *, cuda, cpu, backward=None, setup=None, casts=True):
+    """Defines an op: kernels for both devices, the fake kernel of `outputs`, autograd and autocast.
+
+    casts: false for an op whose tensors have the right dtypes also under autocast.
+    """
     library.define(name + schema, tags=(torch.Tag.needs_fixed_stride_order, torch.Tag.pt2_compliant_tag))
     op, fake = getattr(torch.ops.shingle, name).default, getattr(outputs, name)
     library.impl(name, cuda, "CUDA")
@@ -24,7 +27,7 @@ def define(name, schema, *, cuda, cpu, backward=None, setup=None):
     torch.library.register_fake(f"shingle::{name}", fake, lib=library)
     if backward is not None:
         torch.library.register_autograd(f"shingle::{name}", backward, setup_context=setup, lib=library)
-    for device, key in AUTOCAST.items():
+    for device, key in AUTOCAST.items() if casts else ():
         library.impl(name, autocast(op, device.lower(), key), key)
 
 
@@ -102,9 +105,9 @@ define(
 
 define(
     "ring_gradients",
-    "(Tensor grad, Tensor q, Tensor k, Tensor v, str group, int head_dim, bool causal, bool zigzag, SymInt? rows)"
-    " -> (Tensor, Tensor, Tensor)",
-    cuda=overlapped.ring_gradients, cpu=sequential.ring_gradients,
+    "(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor? out, Tensor? lse, str group, int head_dim, bool causal,"
+    " bool zigzag, SymInt? rows) -> (Tensor, Tensor, Tensor)",
+    cuda=overlapped.ring_gradients, cpu=sequential.ring_gradients, casts=False,
 )  # fmt: skip
 
 for name, schema, setup in (
@@ -143,6 +146,12 @@ for name, schema, setup in (
         "(Tensor q, Tensor k, Tensor v, str group, int head_dim, bool causal=False, bool zigzag=False,"
         " SymInt? rows=None) -> Tensor",
         gradients.setup_ring_attention,
+    ),
+    (
+        "ring_attention_with_lse",
+        "(Tensor q, Tensor k, Tensor v, str group, int head_dim, bool causal=False, bool zigzag=False,"
+        " SymInt? rows=None) -> (Tensor, Tensor)",
+        gradients.setup_ring_attention_with_lse,
     ),
     (
         "mlp",

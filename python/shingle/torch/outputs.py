@@ -108,8 +108,19 @@ def ring_attention(q, k, v, group, head_dim, causal=False, zigzag=False, rows=No
     return q.new_empty(q.shape)
 
 
-def ring_gradients(grad, q, k, v, group, head_dim, causal, zigzag, rows):
+def ring_attention_with_lse(q, k, v, group, head_dim, causal=False, zigzag=False, rows=None):
+    out = ring_attention(q, k, v, group, head_dim, causal, zigzag, rows)
+    kept = q.shape[0] if shapes.backward_takes_lse(q, head_dim) else 0
+    return out, q.new_empty(kept, q.shape[1] // head_dim, dtype=shapes.wide(q.dtype))
+
+
+def ring_gradients(grad, q, k, v, out, lse, group, head_dim, causal, zigzag, rows):
     ring_attention(q, k, v, group, head_dim, causal, zigzag, rows)
+    for name, x in (("grad", grad), ("out", out)):
+        if x is not None:
+            shapes.check_matrix(q, x, q.shape, name)
+    if lse is not None:
+        shapes.check_lse(q, lse, head_dim)
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
 

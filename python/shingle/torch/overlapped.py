@@ -57,6 +57,11 @@ def chosen(group, shape, m, device):
     return by(shape, choice)
 
 
+def serves(shape, m):
+    """True if calls of a shape with m rows run by a context, not as mm + c10d."""
+    return shape.dtype is not None and m > 0 and table.choose(shape, m) != LIBRARY
+
+
 # Shapes of calls in order of first use, while shingle.torch.warmup records them.
 used: dict | None = None
 
@@ -342,9 +347,37 @@ def ring_attention(q, k, v, group, head_dim, causal=False, zigzag=False, rows=No
     return sequential.ring_attention(q, k, v, group, head_dim, causal, zigzag, rows)
 
 
-def ring_gradients(grad, q, k, v, group, head_dim, causal, zigzag, rows):
-    outputs.ring_gradients(grad, q, k, v, group, head_dim, causal, zigzag, rows)
-    return sequential.ring_gradients(grad, q, k, v, group, head_dim, causal, zigzag, rows)
+def ring_attention_with_lse(q, k, v, group, head_dim, causal=False, zigzag=False, rows=None):
+    given = q, k, v, group, head_dim, causal, zigzag, rows
+    if not shapes.backward_takes_lse(q, head_dim):
+        _, lse = outputs.ring_attention_with_lse(*given)
+        return ring_attention(*given), lse
+    (out, lse), at = outputs.ring_attention_with_lse(*given), find_group(group)
+    m = shapes.all_rows(q, rows, at, zigzag)
+    shape = attention("allgather+attention", q, k, at, head_dim, causal, zigzag=zigzag, returns_lse=True)
+    shape = chosen(at, shape, m, q.device)
+    if shape is not None:  # not remembered: libshingle_torch.so makes results of the inputs' dtype only
+        enqueue(at, shape, m, q.device, [*map(rows_argument, (q, k, v, out, lse))])
+        return out, lse
+    backward = attention("attention-backward", q, k, at, head_dim, causal, zigzag=zigzag)
+    if any(serves(backward._replace(captured=captured), m) for captured in (False, True)):
+        return sequential.ring_attention_with_lse(*given)
+    # Backward will attend again. If the table changes before that, NaN shows it.
+    return sequential.ring_attention(*given), lse.fill_(torch.nan)
+
+
+def ring_gradients(grad, q, k, v, out, lse, group, head_dim, causal, zigzag, rows):
+    given = grad, q, k, v, out, lse, group, head_dim, causal, zigzag, rows
+    made, at = outputs.ring_gradients(*given), find_group(group)
+    shape = None
+    if lse is not None:
+        m = shapes.all_rows(q, rows, at, zigzag)
+        backward = attention("attention-backward", q, k, at, head_dim, causal, zigzag=zigzag)
+        shape = chosen(at, backward, m, q.device)
+    if shape is None:
+        return sequential.ring_gradients(*given)
+    enqueue(at, shape, m, q.device, [*map(rows_argument, (q, k, v, grad, out, lse, *made))])
+    return made
 
 
 def mlp(x, up, down, group, activation=None, rows=None):

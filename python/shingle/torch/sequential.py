@@ -171,6 +171,24 @@ def attend(q, k, v, head_dim, causal, mask=None):
     return out[0].transpose(0, 1).flatten(1)
 
 
+QUERIES_AT_ONCE = 128  # whose scores log_sum_exp() holds
+
+
+def log_sum_exp(q, k, head_dim, mask=None):
+    """The log-sum-exp of the scaled scores of attend(q, k, …), in fp32 at least: [queries, heads]."""
+    wide, kv_heads = shapes.wide(q.dtype), k.shape[1] // head_dim
+    keys = k.to(wide).unflatten(1, (kv_heads, head_dim)) * head_dim**-0.5
+    lse = q.new_empty(q.shape[0], q.shape[1] // head_dim, dtype=wide)
+    for first in range(0, q.shape[0], QUERIES_AT_ONCE):
+        these = slice(first, first + QUERIES_AT_ONCE)
+        queries = q[these].to(wide).unflatten(1, (kv_heads, -1, head_dim))
+        scores = torch.einsum("ighd,jgd->ighj", queries, keys)
+        if mask is not None:
+            scores = scores.masked_fill(~mask[these, None, None], -torch.inf)
+        lse[these] = scores.logsumexp(-1).flatten(1)
+    return lse
+
+
 def attention_gradients(grad, q, k, v, head_dim, causal):
     """The attended tokens, and gradients of q, k and v. Attends again, because the heads' scores are not kept."""
     attended, pull_back = torch.func.vjp(lambda q, k, v: attend(q, k, v, head_dim, causal), q, k, v)
@@ -205,13 +223,21 @@ def token_order(rows, group, zigzag, device):
     return places[:rows]
 
 
+def own_tokens(rows, group, zigzag, device):
+    """This rank's tokens, ascending. Made without a wait for the device, which a CUDA graph capture refuses."""
+    chunks = (group.rank, 2 * group.size - 1 - group.rank) if zigzag else (group.rank,)
+    size = shapes.shard_rows(rows, group, zigzag) // len(chunks)
+    return torch.cat([
+        torch.arange(min(chunk * size, rows), min((chunk + 1) * size, rows), device=device) for chunk in chunks
+    ])  # fmt: skip
+
+
 def sees(rows, group, causal, zigzag, device):
     """Which tokens the own ones see: [own tokens, tokens]; None: all."""
     if not causal:
         return None
-    order = token_order(rows, group, zigzag, device)
-    own = (order // shapes.shard_rows(rows, group, zigzag) == group.rank).nonzero()
-    return own >= torch.arange(rows, device=device)
+    own = own_tokens(rows, group, zigzag, device)
+    return own[:, None] >= torch.arange(rows, device=device)
 
 
 def gather_tokens(x, rows, group, zigzag):
@@ -236,8 +262,17 @@ def ring_attention(q, k, v, group, head_dim, causal=False, zigzag=False, rows=No
     return attend(q, k, v, head_dim, causal, sees(rows, group, causal, zigzag, q.device)).contiguous()
 
 
-def ring_gradients(grad, q, k, v, group, head_dim, causal, zigzag, rows):
-    """Gradients of q, k and v. Attends again, because the heads' scores are not kept."""
+def ring_attention_with_lse(q, k, v, group, head_dim, causal=False, zigzag=False, rows=None):
+    """The result, and the log-sum-exp that attention-backward takes."""
+    group = find_group(group)
+    rows = shapes.all_rows(q, rows, group, zigzag)
+    k, v = (gather_tokens(x, rows, group, zigzag) for x in (k, v))
+    mask = sees(rows, group, causal, zigzag, q.device)
+    return attend(q, k, v, head_dim, causal, mask).contiguous(), log_sum_exp(q, k, head_dim, mask)
+
+
+def ring_gradients(grad, q, k, v, out, lse, group, head_dim, causal, zigzag, rows):
+    """Gradients of q, k and v. Attends again: PyTorch's attention takes no log-sum-exp of ours."""
     group = find_group(group)
     rows = shapes.all_rows(q, rows, group, zigzag)
     mask = sees(rows, group, causal, zigzag, q.device)

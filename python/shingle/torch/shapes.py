@@ -121,6 +121,34 @@ def check_attention(q, k, v, head_dim, ranks):
         )
 
 
+# The oldest cuDNN whose backward of attention libshingle.so takes (src/cuda/commands/attention.cpp).
+LEAST_CUDNN = 91501
+
+
+def backward_takes_lse(q, head_dim):
+    """True if attention-backward serves such queries: the forward then keeps its log-sum-exp.
+
+    Equal on ranks with equal GPUs and the same cuDNN. Table.choose() still decides which calls it serves.
+    """
+    if not q.is_cuda:
+        return True
+    if q.dtype not in (torch.bfloat16, torch.float16) or head_dim % 8 != 0 or head_dim > 256:
+        return False
+    hopper = torch.cuda.get_device_capability(q.device)[0] == 9
+    return (hopper or head_dim <= 128) and (torch.backends.cudnn.version() or 0) >= LEAST_CUDNN
+
+
+def wide(dtype):
+    """The dtype of log-sum-exps: fp32 at least."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def check_lse(q, lse, head_dim):
+    shape, dtype = (q.shape[0], q.shape[1] // head_dim), wide(q.dtype)
+    if lse.dim() != 2 or any(given != size for given, size in zip(lse.shape, shape)) or lse.dtype != dtype:
+        raise InvalidArgument(f"lse is {lse.dtype} of {tuple(lse.shape)}; expected {dtype} of {shape}")
+
+
 def check_row(x, row, columns, name):
     """Checks a vector of `columns` elements, or None."""
     if row is not None:

@@ -1,6 +1,7 @@
 """warmup: declares the operators that a step uses, and measures which mechanism is fastest at which m."""
 
 import contextlib
+import math
 
 import torch
 import torch.distributed as dist
@@ -21,6 +22,7 @@ KERNELS = {
     "attention+reducescatter": overlapped.attention_reduce_scatter,
     "ulysses-attention": overlapped.ulysses_attention,
     "allgather+attention": overlapped.ring_attention,
+    "attention-backward": overlapped.ring_gradients,
 }
 # Mechanisms that are tried, beside the fastest predicted one.
 CANDIDATES = {
@@ -34,6 +36,7 @@ CANDIDATES = {
     "ulysses-attention": ["ring engines=1 slices=1", "ring engines=1 slices=2", "ring engines=1 slices=8",
                           "ring slices=2"],
     "allgather+attention": ["ring engines=1", "ring engines=2 slices=2", "ring"],
+    "attention-backward": ["ring engines=1", "ring"],
 }  # fmt: skip
 WARM, TIMED = 1, 7  # samples that are not kept, and that are
 CALLS = 5  # of a sample, one behind the other
@@ -81,7 +84,7 @@ def sizes_between(least, most):
 def measure(group, shape, sizes, device):
     """Median times of a call in microseconds, those of the slowest rank: {m: {choice: time}}."""
     if shape.op != "mlp":
-        shape = shape._replace(bias=False, activation=None, norm_epsilon=None)  # as `arguments`
+        shape = shape._replace(bias=False, activation=None, norm_epsilon=None, returns_lse=False)  # as `arguments`
     calls = {choice: contexts.find_call(group, by(shape, choice), settings.max_m, device)
              for choice in (PREDICTED, *CANDIDATES.get(shape.op, []))}  # fmt: skip
     kernel, time, found = KERNELS[shape.op], graph_us if shape.captured else median_us, {}
@@ -169,6 +172,10 @@ def arguments(group: Group, shape: Shape, m: int):
         heads, kv_heads, head_dim, causal = shape.attention
         own = shapes.own_rows(m, group, shape.zigzag)
         q, k, v = (random(own, count * head_dim) for count in (heads, kv_heads, kv_heads))
+        if shape.op == "attention-backward":
+            lse = q.new_full((own, heads), math.log(m), dtype=torch.float32)
+            grad, out = torch.randn_like(q), torch.randn_like(q)
+            return grad, q, k, v, out, lse, group.name, head_dim, causal, shape.zigzag, m
         order = () if shape.op == "ulysses-attention" else (shape.zigzag,)
         return q, k, v, group.name, head_dim, causal, *order, m
     w = weight(shape.n, shape.k)

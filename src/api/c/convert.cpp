@@ -21,7 +21,7 @@ constexpr bool ends_with(std::size_t offset_of_last, Field Struct::*) {
 #define SHINGLE_ENDS_WITH(type, field) static_assert(ends_with(offsetof(type, field), &type::field))
 SHINGLE_ENDS_WITH(shingle_world_options, reserved);
 SHINGLE_ENDS_WITH(shingle_context_options, registered_bytes);
-SHINGLE_ENDS_WITH(shingle_operator, topk);
+SHINGLE_ENDS_WITH(shingle_operator, reserved);
 SHINGLE_ENDS_WITH(shingle_matrix, reserved);
 SHINGLE_ENDS_WITH(shingle_routing, reserved);
 SHINGLE_ENDS_WITH(shingle_arguments, stream_count);
@@ -64,13 +64,13 @@ DType to_dtype(std::int32_t value, const std::string& field) {
 }
 
 Role to_role(std::int32_t value, const std::string& field) {
-  static constexpr Role roles[] = {Role::a,           Role::b,         Role::bias,        Role::residual,
-                                   Role::norm_weight, Role::keys,      Role::values,      Role::down,
-                                   Role::out,         Role::sum,       Role::grad,        Role::attended,
-                                   Role::lse,         Role::keys_grad, Role::values_grad, Role::topk_weights};
+  static constexpr Role roles[] = {
+      Role::a,      Role::b,         Role::bias,        Role::residual,     Role::norm_weight, Role::keys,
+      Role::values, Role::down,      Role::out,         Role::sum,          Role::grad,        Role::attended,
+      Role::lse,    Role::keys_grad, Role::values_grad, Role::topk_weights, Role::out_lse};
   if (value < 0 || static_cast<std::size_t>(value) >= std::size(roles))
-    throw InvalidArgument(fmt::format("{} = {} is outside [0 (SHINGLE_A), {} (SHINGLE_TOPK_WEIGHTS)]", field,
-                                      value, int{SHINGLE_TOPK_WEIGHTS}));
+    throw InvalidArgument(fmt::format("{} = {} is outside [0 (SHINGLE_A), {} (SHINGLE_OUT_LSE)]", field,
+                                      value, int{SHINGLE_OUT_LSE}));
   return roles[value];
 }
 
@@ -187,6 +187,8 @@ ContextOptions to_options(const shingle_context_options* given) {
 Problem to_problem(const shingle_operator* given, int world) {
   const auto read = read_struct<shingle_operator>(given, "operator");
   require_not_null(read.op, "operator.op");
+  if (read.reserved != 0)
+    throw InvalidArgument(fmt::format("operator.reserved = {} must be 0", read.reserved));
   Problem problem{.op = in_field("operator.op", [&] { return parse_op(read.op); }),
                   .world = world,
                   .m = read.m,
@@ -203,7 +205,8 @@ Problem to_problem(const shingle_operator* given, int world) {
                   .attention = {.heads = read.heads,
                                 .kv_heads = read.kv_heads,
                                 .head_dim = read.head_dim,
-                                .causal = to_bool(read.causal, "operator.causal")},
+                                .causal = to_bool(read.causal, "operator.causal"),
+                                .returns_lse = to_bool(read.returns_lse, "operator.returns_lse")},
                   .experts = {read.experts, read.topk}};
   if (problem.traits().routes()) problem.routing = routing_of_largest(problem);
   in_field("operator", [&] { problem.validate(); });

@@ -12,16 +12,18 @@ namespace {
 
 class MergeCommand final : public Command {
  public:
-  /// Buffers of parts and of log-sum-exps are internal, so only `to` may move from call to call.
-  MergeCommand(const MergeArgs& args, Address to) : args_(args), to_(to) {}
+  /// Buffers of parts are internal, so only the results may move from call to call. `lse`: null if it is not
+  /// stored.
+  MergeCommand(const MergeArgs& args, Address to, Address lse) : args_(args), to_(to), lse_(lse) {}
   void enqueue(cudaStream_t stream, const Shifts& shifts) override {
     args_.to = to_.in(shifts);
+    args_.lse = reinterpret_cast<float*>(lse_.in(shifts));
     check(launch_merge(args_, stream), "launch a merge");
   }
 
  private:
   MergeArgs args_;
-  Address to_;
+  Address to_, lse_;
 };
 
 }  // namespace
@@ -76,11 +78,9 @@ std::unique_ptr<Command> make_command(const Context& context, const Merge& step)
   }
   args.to_row = row_of(step.to.slice);
   args.to_wide = is_wide(step.to.slice);
-  if (step.lse.buffer >= 0) {
-    args.lse = reinterpret_cast<float*>(at(step.lse).at);
-    args.lse_row = row_of(step.lse);
-  }
-  return std::make_unique<MergeCommand>(args, at(step.to.slice));
+  const bool stores_lse = step.lse.buffer >= 0;
+  if (stores_lse) args.lse_row = row_of(step.lse);
+  return std::make_unique<MergeCommand>(args, at(step.to.slice), stores_lse ? at(step.lse) : Address{});
 }
 
 }  // namespace shingle::cuda

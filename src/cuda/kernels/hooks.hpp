@@ -9,7 +9,7 @@ namespace shingle::cuda {
 /// Distances in bytes from the addresses that tables and commands hold to the matrices of a call, by the
 /// matrix's role. Zero for internal buffers and for matrices that are bound.
 struct Shifts {
-  static constexpr int roles = 18;
+  static constexpr int roles = 19;
   std::int64_t of[roles] = {};
 };
 

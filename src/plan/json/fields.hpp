@@ -148,6 +148,7 @@ void fields(auto& f, Is<Attention> auto& a) {
   f.required("head_dim", a.head_dim);
   f.optional("causal", a.causal);
   f.optional("lengths", a.lengths);
+  f.optional("returns_lse", a.returns_lse);
 }
 
 void fields(auto& f, Is<Workload::Computation> auto& c) {

@@ -101,6 +101,7 @@ Builder::Builder(const Problem& problem, const Machine& machine, const Params& p
   }
   out = user(Role::out, out_rows, problem.out_cols());
   if (problem.norm.residual) sum = user(Role::sum, out_rows, problem.out_cols());
+  if (problem.attention.returns_lse) out_lse = user(Role::out_lse, out_rows, problem.attention.heads);
 }
 
 Builder::Builder(const Workload& workload, const Machine& machine, const Params& params)
@@ -236,6 +237,10 @@ void Builder::await(int rank, std::int32_t lane, std::int32_t counter, std::int6
 
 Slice Builder::rows(std::int32_t buffer, int rank, std::int64_t row, std::int64_t rows) const {
   return {buffer, rank, row, rows, 0, plan_.buffers[buffer].cols};
+}
+
+Slice Builder::wanted_lse(int rank, std::int64_t row, std::int64_t rows) const {
+  return out_lse < 0 ? Slice{} : this->rows(out_lse, rank, row, rows);
 }
 
 Placement Builder::in_place(const Slice& slice) {

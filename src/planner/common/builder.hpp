@@ -42,7 +42,7 @@ class Builder {
 
   std::int32_t a = -1, out = -1;  ///< user buffers; -1 if there is none
   std::int32_t b = -1, bias = -1, residual = -1, norm_weight = -1, sum = -1, keys = -1, values = -1,
-               down = -1, topk_weights = -1, payload = -1;
+               down = -1, topk_weights = -1, payload = -1, out_lse = -1;
   /// attention-backward.
   std::int32_t grad = -1, attended = -1, lse = -1, keys_grad = -1, values_grad = -1;
 
@@ -85,6 +85,8 @@ class Builder {
   Slice all(std::int32_t buffer, int rank) const { return whole(plan_, buffer, rank); }
   /// Whole rows [row, row + rows) of a buffer.
   Slice rows(std::int32_t buffer, int rank, std::int64_t row, std::int64_t rows) const;
+  /// Where the user wants the log-sum-exp of rows [row, row + rows) of the output. Buffer -1: not wanted.
+  Slice wanted_lse(int rank, std::int64_t row, std::int64_t rows) const;
   /// A placement of virtual row i at row i of the slice, up to the slice's rows.
   static Placement in_place(const Slice& slice);
   /// A placement that stacks tiles in the slice, in execution order.

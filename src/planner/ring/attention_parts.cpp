@@ -55,7 +55,9 @@ void PartialAttention::attend(const PartBuffers& buffers, const TokenRange& toke
     Attend step = build_.attend(seeing.first, own(build_.a, 0), of_seen(keys), of_seen(values),
                                 only ? own(build_.out, 0) : own(buffers.value, slot));
     step.first_key = seen.first;
-    if (!only) {
+    if (only) {
+      step.lse = build_.wanted_lse(rank_, run.local_row + row, seeing.count());
+    } else {
       step.lse = own(buffers.lse, slot);
       queries.parts.push_back({row, step.out.slice, step.lse});
     }
@@ -71,7 +73,8 @@ void PartialAttention::merge(const PartBuffers& buffers, Queries& queries, bool 
   step.grid = build_.row_blocks(queries.run.rows, build_.problem().k);
   step.parts = std::move(queries.parts);
   step.to = Builder::in_place(rows(last ? build_.out : buffers.merged));
-  if (!last) step.lse = rows(buffers.merged_lse);
+  step.lse =
+      last ? build_.wanted_lse(rank_, queries.run.local_row, queries.run.rows) : rows(buffers.merged_lse);
   step.resources = build_.beside_communication();
   queries.parts.clear();
   if (!last) queries.parts.push_back({0, step.to.slice, step.lse});

@@ -56,14 +56,15 @@ KeysOfAll all_gather_keys(Builder& build) {
 
 void gather_keys(Builder& build) {
   const Problem& p = build.problem();
-  if (p.world == 1) return build.step(0, compute_lane, build.attend(0, 0, p.m, build.all(build.out, 0)));
-  const KeysOfAll all = all_gather_keys(build);
+  const auto [keys, values] = p.world == 1 ? KeysOfAll{build.keys, build.values} : all_gather_keys(build);
   for (int r = 0; r < p.world; ++r)
-    for (const GlobalRun& run : p.a_runs(r))
-      build.step(r, compute_lane,
-                 build.attend(run.global_row, build.rows(build.a, r, run.local_row, run.rows),
-                              build.rows(all.keys, r, 0, p.m), build.rows(all.values, r, 0, p.m),
-                              build.rows(build.out, r, run.local_row, run.rows)));
+    for (const GlobalRun& run : p.a_runs(r)) {
+      Attend step = build.attend(run.global_row, build.rows(build.a, r, run.local_row, run.rows),
+                                 build.rows(keys, r, 0, p.m), build.rows(values, r, 0, p.m),
+                                 build.rows(build.out, r, run.local_row, run.rows));
+      step.lse = build.wanted_lse(r, run.local_row, run.rows);
+      build.step(r, compute_lane, std::move(step));
+    }
 }
 
 }  // namespace shingle::planner

@@ -162,7 +162,7 @@ class MemoryCheck {
   std::int32_t seen_segment_ = -1;
   std::map<std::int64_t, Seen> seen_;  // by column of K and V in the step
   std::map<ValueTable::Id, KeySet>
-      keys_of_;  // of partial attentions and gradients of Q, by value as it is stored
+      keys_of_;  // of partial attentions, log-sum-exps and gradients of Q, by value as it is stored
   std::map<ValueTable::Id, KeySet> queries_of_;  // of parts of the gradients of K and V, by value
 };
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "piece_count.hpp"
+#include "plan/steps.hpp"
 #include "shingle/plan/placement.hpp"
 
 namespace shingle {
@@ -72,7 +73,7 @@ void MemoryCheck::store_attended(const Attend& step, const Segment& s, std::int3
   const std::int64_t token = step.first_token + rect.row;
   const ValueTable::Id product = values_.product(s.rank, s.lane, s.step, 0);
   const ValueTable::Id value = values_.stored(product, dtype_of(step.out.slice));
-  const bool partial = step.lse.buffer >= 0;
+  const bool partial = is_part(plan_, step.lse);
   for_each_piece(step.out, step.grid, plan_.routing(), item, [&](const Piece& piece) {
     memory_.write(
         piece_place(on_rank(step.out.slice, piece), piece.row, piece.rows, piece.col, rect.cols, s.epoch),
@@ -80,8 +81,10 @@ void MemoryCheck::store_attended(const Attend& step, const Segment& s, std::int3
         {partial ? Content::Of::partial : Content::Of::attended, 0, s.epoch,
          token + piece.tile_row - piece.row, col - piece.col, ranks, 0, value});
   });
-  if (!partial) return;
-  keys_of_.emplace(value, KeySet({step.first_key, step.first_key + step.keys.rows}));
+  if (step.lse.buffer < 0) return;
+  const KeySet keys({step.first_key, step.first_key + step.keys.rows});
+  keys_of_.emplace(value, keys);
+  keys_of_.emplace(product, keys);  // the value of the log-sum-exp
   const std::int64_t row = step.lse.row + rect.row, head = step.lse.col + rect.col / dim;
   memory_.write(piece_place(step.lse, row, rect.rows, head, 1, s.epoch), index, item,
                 {Content::Of::lse, 0, s.epoch, token - row, col / dim - head, ranks, 0, product});

@@ -84,11 +84,11 @@ Content MemoryCheck::summed_gradients(Content sum, const Content& c, const Segme
   return sum;
 }
 
-/// Requires a gradient of the user's to have the contributions of all tokens: for Q all keys that the queries
-/// see, for K and V all queries that see the keys.
+/// Requires a gradient or a log-sum-exp of the user's to have the contributions of all tokens: for Q and the
+/// log-sum-exp all keys that the queries see, for K and V all queries that see the keys.
 void MemoryCheck::check_complete(const Place& at, const Rect& rect, const Content& found) {
   const Problem& p = plan_.problem();
-  const bool of_queries = found.of == Content::Of::q_grad;
+  const bool of_queries = found.of == Content::Of::q_grad || found.of == Content::Of::lse;
   const auto& known = of_queries ? keys_of_ : queries_of_;
   const TokenRange tokens{rect.row + found.row, rect.row + found.row + rect.rows};
   budget_.spend(Budget::compared, static_cast<std::int64_t>(p.attention.lengths.size()));

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "piece_count.hpp"
+#include "plan/steps.hpp"
 #include "shingle/plan/placement.hpp"
 
 namespace shingle {
@@ -81,7 +82,7 @@ void MemoryCheck::merge_tile(const Merge& step, const Segment& s, std::int32_t i
                 pieces_at_most(step.to, rect) + static_cast<std::int64_t>(step.parts.size()));
   RegionMap<Merged> tile(rect.rows, rect.cols, Merged{}, &budget_);
   read_parts(step, s, index, item, tile);
-  const bool partial = step.lse.buffer >= 0;
+  const bool partial = is_part(plan_, step.lse);
   for_each_piece(step.to, step.grid, plan_.routing(), item, [&](const Piece& piece) {
     tile.visit({piece.tile_row, piece.rows, 0, rect.cols}, [&](const Rect& at, const Merged& merged) {
       const std::int64_t row = piece.row + at.row - piece.tile_row, col = piece.col + at.col;
@@ -97,7 +98,7 @@ void MemoryCheck::merge_tile(const Merge& step, const Segment& s, std::int32_t i
                     item, c);
     });
   });
-  if (!partial) return;
+  if (step.lse.buffer < 0) return;
   tile.visit({0, rect.rows, 0, rect.cols}, [&](const Rect& at, const Merged& merged) {
     const std::int64_t row = step.lse.row + rect.row + at.row,
                        head = step.lse.col + (rect.col + at.col) / dim;
@@ -105,6 +106,7 @@ void MemoryCheck::merge_tile(const Merge& step, const Segment& s, std::int32_t i
     c.of = Content::Of::lse;
     c.row += at.row - row;
     c.col = (c.col + at.col) / dim - head;
+    keys_of_.emplace(c.value, merged.keys);
     memory_.write(piece_place(step.lse, row, at.rows, head, at.cols / dim, s.epoch), index, item, c);
   });
 }

@@ -20,7 +20,7 @@ struct Content {
     values,
     attended,
     partial,  ///< attention to some of the keys that a query sees
-    lse,      ///< its log-sum-exp: a column for each head
+    lse,      ///< log-sum-exp of either: a column for each head
     down,
     hidden,
     topk_weights,

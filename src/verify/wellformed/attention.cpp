@@ -1,6 +1,7 @@
 // Well-formed: attention of some queries to some keys, and merges of its parts.
 #include <algorithm>
 
+#include "plan/steps.hpp"
 #include "step.hpp"
 
 namespace shingle::wellformed {
@@ -46,22 +47,23 @@ void StepCheck::operator()(const Attend& a) const {
           "{} keys from token {} on, but there are {}", a.keys.rows, a.first_key, p.m);
   const TokenRange keys{a.first_key, a.first_key + a.keys.rows},
       queries{a.first_token, a.first_token + a.grid.rows};
+  if (a.lse.buffer >= 0) {
+    lse({"lse"}, a.lse, a.grid.rows, a.grid.cols);
+    store({"lse"}, a.lse);
+  }
   if (a.grid.rows > 0) {
     // The queries that see some of the keys are consecutive.
     require(common(queries, p.seeing(keys)) == queries, {"keys"},
             "some of the queries {} to {} see none of the keys of tokens {} to {}", queries.first,
             queries.end, keys.first, keys.end);
     const TokenRange seen = p.seen_by(queries.first, a.grid.rows);
-    require(a.lse.buffer >= 0 || common(seen, keys) == seen, {"lse"},
-            "is not stored, but the queries {} to {} see tokens {} to {}, and the keys are those of {} to {}",
+    require(is_part(plan_, a.lse) || common(seen, keys) == seen, {"lse"},
+            "is not stored for a merge, but the queries {} to {} see tokens {} to {}, and the keys are those "
+            "of {} to {}",
             queries.first, queries.end, seen.first, seen.end, keys.first, keys.end);
   }
   placement({"out"}, a.out, a.grid);
   store({"out"}, a.out.slice);
-  if (a.lse.buffer >= 0) {
-    lse({"lse"}, a.lse, a.grid.rows, a.grid.cols);
-    store({"lse"}, a.lse);
-  }
   hooks(a.gates, a.notify, a.grid);
   resources(a.resources);
 }

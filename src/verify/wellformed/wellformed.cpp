@@ -78,6 +78,7 @@ Shape user_shape(const Problem& p, Role role, int rank) {
     case Role::values_grad:
       return {p.kv_rows(rank), p.kv_cols()};
     case Role::lse:
+    case Role::out_lse:
       return {rows_of_shard(p, rank), p.attention.heads};
     default:
       return {p.traits().shards_out() ? rows_of_shard(p, rank) : p.out_rows(rank), p.out_cols()};
@@ -106,6 +107,8 @@ bool is_asked_for(const Problem& p, Role role) {
     case Role::keys_grad:
     case Role::values_grad:
       return p.traits().backward;
+    case Role::out_lse:
+      return p.attention.returns_lse;
     case Role::down:
       return p.traits().chains();
     case Role::topk_weights:
@@ -169,10 +172,7 @@ void check_buffers(const Plan& plan, const auto& work) {
               kind, shape.rows, shape.cols);
     }
   }
-  for (const Role role :
-       {Role::a, Role::b, Role::bias, Role::residual, Role::norm_weight, Role::keys, Role::values, Role::down,
-        Role::topk_weights, Role::payload, Role::grad, Role::attended, Role::lse, Role::out, Role::sum,
-        Role::keys_grad, Role::values_grad})
+  for (auto role = Role::a; role < Role::internal; role = static_cast<Role>(static_cast<int>(role) + 1))
     require(!is_asked_for(work, role) || find_buffer(plan, role) >= 0, "buffers", "none is the user's {}",
             name(role));
 }

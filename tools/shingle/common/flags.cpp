@@ -152,6 +152,8 @@ void add_problem_flags(CLI::App& app, ProblemFlags& flags) {
                      attention.lengths.clear();
                      for (const std::string& part : split(t, ',')) attention.lengths.push_back(extent(part));
                    }));
+  in_attention(app.add_flag("--returns-lse", attention.returns_lse,
+                            "allgather+attention: the log-sum-exp of the scores is an output too"));
   add(app, "--experts", "E", "Experts of all ranks, each with a weight of its own", [&](auto& t) {
     flags.experts.count = static_cast<std::int32_t>(extent(t));
   })->group(group::experts);
