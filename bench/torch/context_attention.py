@@ -33,14 +33,14 @@ def inputs(m, heads, kv_heads, head_dim, device, dtype):
 
 
 def ours(choice, tensors, backward):
-    """A call of ring_attention by one choice."""
+    """A call of ring_attention, and of its backward, by one choice."""
     *qkv, grad = tensors
     leaves = [x.detach().requires_grad_(backward) for x in qkv]
 
     def call():
         with forced(choice):
             out = st.ring_attention(*leaves, causal=True, zigzag=True)
-        return (out, *torch.autograd.grad(out, leaves, grad)) if backward else (out,)
+            return (out, *torch.autograd.grad(out, leaves, grad)) if backward else (out,)
 
     return call
 
