@@ -43,6 +43,10 @@ TEST(WrongExperts, RowsWithTheWeightOfOthers) {
         g.groups.front().weight = 2;
         return true;
       });
+      expect_refused<Gemm>(plan, "well-formed", [](Gemm& g) {
+        g.group_tiles = 7;
+        return true;
+      });
       expect_refused<Gemm>(plan, "", [](Gemm& g) {
         g.groups.pop_back();
         return true;

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "shingle/base/error.hpp"
+#include "shingle/plan/placement.hpp"
+#include "shingle/planner/planner.hpp"
 #include "support/host_runs.hpp"
 #include "support/random_problem.hpp"
 
@@ -35,6 +37,18 @@ Problem experts(Op op, int world, std::vector<std::vector<std::int32_t>> dest, E
   return problem;
 }
 
+/// Tiles that pad a group to a whole cluster.
+int empty_tiles(const Plan& plan) {
+  int found = 0;
+  for (const RankPlan& rank : plan.ranks)
+    for (const Lane& lane : rank.lanes)
+      for (const Step& step : lane.steps)
+        if (const auto* const product = std::get_if<Gemm>(&step))
+          for (std::int64_t m = 0; m < product->grid.tiles_m(); ++m)
+            found += product_tile(*product, {m, 0}).rect.rows == 0;
+  return found;
+}
+
 TEST(Experts, AreRightForAnyRoutingAndRanks) {
   Dice dice(5);
   for (int i = 0; i < 60; ++i) {
@@ -51,6 +65,9 @@ TEST(Experts, SpanSeveralTilesEach) {
       for (int row = 0; row < 1400; ++row) rows.push_back(static_cast<std::int32_t>(dice.size(0, 3)));
     const Problem problem = experts(op, 2, std::move(dest), {4, 2});
     test::expect_right(problem, {SequentialParams{}, FusedParams{.tile = {.rows = 64, .cols = 16}}});
+    const FusedParams clusters{.tile = {.rows = 32, .cols = 16, .order = {Raster::along_n, 4, 2, 1, 0}}};
+    test::expect_right(problem, {clusters});
+    EXPECT_GT(empty_tiles(plan_fused(problem, {}, clusters).value()), 0);
   }
 }
 
