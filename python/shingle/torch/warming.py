@@ -72,13 +72,17 @@ def warmup(step, *, tune=True, least_m=16):
 
 
 def sizes_between(least, most):
-    """The m to measure: powers of two in [least, most], from 512 on also the middle of two, and most.
+    """The m to measure: powers of two in [least, most], and most. From 512 on also the middle of two, below 1024 the
+    quarters.
 
-    A product takes a whole number of waves of tiles: what is fastest at two powers may lose between them.
+    A product takes a whole number of waves of tiles: what is fastest at two powers may lose between them, most where
+    waves are few.
     """
-    powers = [1 << exponent for exponent in range(most.bit_length())]
-    middles = [power + power // 2 for power in powers if power >= 512]
-    return sorted({*(m for m in powers + middles if least <= m <= most), most})
+    sizes = {most}
+    for power in (1 << exponent for exponent in range(most.bit_length())):
+        parts = 1 if power < 512 else 4 if power < 1024 else 2
+        sizes |= {power + part * power // parts for part in range(parts)}
+    return sorted(m for m in sizes if least <= m <= most)
 
 
 def measure(group, shape, sizes, device):

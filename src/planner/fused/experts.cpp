@@ -125,7 +125,7 @@ class Experts {
     notify.entries.assign(notify.ends.size(), rank);
     for (std::int64_t position = 0; position < product.grid.positions(); ++position)
       if (!product.grid.phantom(product.grid.tile(position)))
-        ++returned_[at(rank, notify.ranks[static_cast<std::size_t>(group_of(notify.ends, position))])];
+        ++returned_[at(rank, notify.owners[static_cast<std::size_t>(group_of(notify.ends, position))])];
     if (!notify.ends.empty()) product.notify.push_back(std::move(notify));
     return product;
   }
