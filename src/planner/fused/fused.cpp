@@ -143,6 +143,30 @@ std::int32_t summing(const Machine& machine, const FusedParams& params, const Pr
   return std::clamp(2 * static_cast<std::int32_t>(std::min(needed, 1.0 * most) / 2), least, most);
 }
 
+/// Number of workers that push tokens to their experts beside the product: as many as take as long as the
+/// product does, if the machine gives both times. Each row of a few kilobytes has a place of its own, which
+/// takes a worker four times as long as a copy.
+std::int32_t pushing(const Problem& p, const Machine& machine, const FusedParams& params) {
+  constexpr double slower = 4;
+  const std::int32_t least = helpers_of(machine, params), most = helpers_of(machine, params, 4);
+  if (params.helpers != 0 || machine.pass_gbps == 0) return least;
+  double most_pushed = 0, most_multiplied = 0;  // rows of a rank
+  for (int rank = 0; rank < p.world; ++rank) {
+    most_pushed = std::max(most_pushed, static_cast<double>(p.routing->rows(rank)));
+    most_multiplied = std::max(most_multiplied, static_cast<double>(p.routing->received(rank)));
+  }
+  const double row_bytes = static_cast<double>(p.k) * static_cast<double>(size_bytes(p.dtype));
+  const double pushed_us = 2 * most_pushed * row_bytes * slower / (machine.pass_gbps * 1e3);
+  const auto cols = static_cast<double>(p.b_cols());
+  const planner::TileSize tile = planner::tile_size(machine, {});
+  const double waves = most_multiplied * cols /
+                       (static_cast<double>(tile.rows) * static_cast<double>(tile.cols)) / machine.workers;
+  const double product_us =
+      std::max(waves * wave_us(machine, tile.rows, tile.cols, static_cast<double>(p.k)), 0.0);
+  if (product_us == 0) return most;
+  return std::clamp(2 * static_cast<std::int32_t>(pushed_us / product_us / 2 + 1), least, most);
+}
+
 /// The params that the operator uses, including the planner's choices.
 FusedParams choose(const Problem& p, const Machine& machine, const FusedParams& params) {
   FusedParams chosen;
@@ -167,8 +191,8 @@ FusedParams choose(const Problem& p, const Machine& machine, const FusedParams& 
     chosen.helpers = summing(machine, params, product, moved, bound || for_all);
   }
   const bool fills = params.unregistered && p.op == Op::gemm_alltoall && !p.norm.enabled;
-  if (p.op == Op::alltoall_gemm || (p.traits().grouped && p.traits().before) || fills)
-    chosen.helpers = helpers_of(machine, params);
+  if (p.op == Op::alltoall_gemm || fills) chosen.helpers = helpers_of(machine, params);
+  if (p.traits().grouped && p.traits().before) chosen.helpers = pushing(p, machine, params);
   if (p.traits().shards_a()) {
     chosen.comm_rows = params.comm_rows > 0 ? params.comm_rows : communication_rows(p, machine);
     chosen.pull = params.pull && !params.unregistered;

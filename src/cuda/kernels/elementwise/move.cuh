@@ -87,6 +87,12 @@ struct Copy {
                                              TileRing& ring) {
     for_each_tile(ring, [&](int, const TileWork& work) { tile(args, sources, work); });
   }
+  /// False for a row that has no destination, as most have in a pass of rows to one rank of several.
+  static __device__ __forceinline__ bool leads_somewhere(const ElementwiseArgs& args, const TileWork& work,
+                                                         int row) {
+    return args.to.table == nullptr || args.to.dests > 1 || row >= work.rows ||
+           row_of(args.to, work.spot, args.tile_rows, row) != nullptr;
+  }
   static __device__ __forceinline__ void tile(const ElementwiseArgs& args, const Route* sources,
                                               const TileWork& work) {
     for (Walk walk(work, length); walk.row < work.rows;) {
@@ -95,7 +101,8 @@ struct Copy {
       Walk ahead = walk;
 #pragma unroll
       for (int j = 0; j < batch; ++j, ahead.next())
-        there[j] = load_from(args, sources[0], work, {ahead.row, ahead.chunk * length}, chunk[j]);
+        there[j] = leads_somewhere(args, work, ahead.row) &&
+                   load_from(args, sources[0], work, {ahead.row, ahead.chunk * length}, chunk[j]);
 #pragma unroll
       for (int j = 0; j < batch; ++j, walk.next())
         if (there[j]) store_all(args, work, {walk.row, walk.chunk * length}, chunk[j]);

@@ -3,12 +3,11 @@
 // A cluster takes whole rows, and each of its CTAs a slice of each. Phases of a CTA:
 //
 //   1. The first CTA greets all other ranks.
-//   2. Each thread stores its chunks of the cluster's rows into other ranks' memory, while it loads the next.
+//   2. Each thread stores its chunks of the cluster's rows into other ranks' memory.
 //   3. The CTAs clear what arrived in the last turn.
 //   4. For each row to take: every thread loads its chunks of this rank's own rows, residual and weight. It
 //      polls its chunks of other ranks' rows, sums all in their order in fp32, and applies bias, activation
-//      and residual. With a norm, the cluster sums the squares, and every thread scales its chunks. Before
-//      that, it loads what the next row needs.
+//      and residual. With a norm, the cluster sums the squares, and every thread scales its chunks.
 //   5. The first CTA awaits the greetings of all other ranks, and compares them with its own.
 //   6. The last CTA to end counts the turn.
 //
@@ -114,19 +113,14 @@ struct Delivery {
     if (!over) compare(peer, other);
   }
 
-  using Row = Chunk<T, length>[chunks];
-  __device__ void load_sent(const SentRows& rows, int row, Row& into) const {
+  __device__ void send(const SentRows& rows, int row) const {
     const char* const from = row_of(rows.from, row);
-#pragma unroll
-    for (int j = 0; j < chunks; ++j)
-      if (chunk(j) < row_chunks()) load(into[j], from + chunk(j) * vector_bytes, length);
-  }
-  __device__ void send(const SentRows& rows, int row, const Row& loaded) const {
 #pragma unroll
     for (int j = 0; j < chunks; ++j) {
       if (chunk(j) >= row_chunks()) break;
-      const auto& word = loaded[j].word;
-      const uint4 value = without_flags({word[0], word[1], word[2], word[3]});
+      Chunk<T, length> loaded;
+      load(loaded, from + chunk(j) * vector_bytes, length);
+      const uint4 value = without_flags({loaded.word[0], loaded.word[1], loaded.word[2], loaded.word[3]});
       const std::int64_t to =
           rows.to + static_cast<std::int64_t>(row) * row_bytes() + chunk(j) * vector_bytes;
       for (int peer = 0; peer < args.flagged.world; ++peer)
@@ -144,6 +138,7 @@ struct Delivery {
       last[i < last_extent.hole ? i : i + hole] = empty;
   }
 
+  using Row = Chunk<T, length>[chunks];
   __device__ void load_row(const char* row, Row& into) const {
     const bool past_l1 = product_sent && aligned(row);
     if (product_sent && !past_l1) ptx::await_prerequisites();
@@ -164,33 +159,28 @@ struct Delivery {
       if (chunk(j) < row_chunks()) store(narrowed<T>(x[j]), row + chunk(j) * vector_bytes, length);
   }
 
-  static constexpr int batch = chunks <= 2 ? 2 : 1;  ///< sources whose loads are in flight
-  using Seen = uint4[batch][chunks];                 ///< what first loads saw of some sources
-  /// Loads sources of a row from `first` on, without waiting.
-  __device__ __forceinline__ void load_sources(const TakenRows& rows, int row, int first, Seen& seen) const {
+  /// Adds the sources of a row in their order. First it loads all that it can without waiting.
+  __device__ __forceinline__ void add_sources(const TakenRows& rows, int row, Values& x) {
+    constexpr int batch = chunks <= 2 ? 2 : 1;  // sources whose loads are in flight
+    for (int first = 0; first < rows.count; first += batch) {
+      uint4 seen[batch][chunks];
 #pragma unroll
-    for (int s = 0; s < batch; ++s) {
-      if (first + s >= rows.count) break;
-      const DeliveredRows& source = args.sources[rows.first + first + s];
-      const char* const at = row_of(source, row);
+      for (int s = 0; s < batch; ++s) {
+        if (first + s >= rows.count) break;
+        const DeliveredRows& source = args.sources[rows.first + first + s];
+        const char* const at = row_of(source, row);
 #pragma unroll
-      for (int j = 0; j < chunks; ++j) {
-        if (chunk(j) >= row_chunks()) break;
-        if (source.flagged) {
-          seen[s][j] = ptx::load_relaxed_sys(reinterpret_cast<const uint4*>(at + chunk(j) * vector_bytes));
-        } else {
-          Chunk<T, length> loaded;
-          load(loaded, at + chunk(j) * vector_bytes, length);
-          seen[s][j] = {loaded.word[0], loaded.word[1], loaded.word[2], loaded.word[3]};
+        for (int j = 0; j < chunks; ++j) {
+          if (chunk(j) >= row_chunks()) break;
+          if (source.flagged) {
+            seen[s][j] = ptx::load_relaxed_sys(reinterpret_cast<const uint4*>(at + chunk(j) * vector_bytes));
+          } else {
+            Chunk<T, length> loaded;
+            load(loaded, at + chunk(j) * vector_bytes, length);
+            seen[s][j] = {loaded.word[0], loaded.word[1], loaded.word[2], loaded.word[3]};
+          }
         }
       }
-    }
-  }
-
-  /// Adds the sources of a row in their order. `seen`: the first ones, as loaded.
-  __device__ __forceinline__ void add_sources(const TakenRows& rows, int row, Seen& seen, Values& x) {
-    for (int first = 0; first < rows.count; first += batch) {
-      if (first > 0) load_sources(rows, row, first, seen);
 #pragma unroll
       for (int s = 0; s < batch; ++s) {
         if (first + s >= rows.count) break;
@@ -224,36 +214,23 @@ struct Delivery {
     return sum;
   }
 
-  /// What a row needs that is loaded without waiting.
-  struct Loaded {
-    Row residual;
-    Seen seen;
-  };
-  __device__ __forceinline__ void load_taken(const TakenRows& rows, int row, Loaded& into) const {
-    if (args.has_residual) load_row(row_of(rows.residual, row), into.residual);
-    load_sources(rows, row, 0, into.seen);
-  }
-
-  /// `load_next()` is called once `loaded` may be overwritten.
-  template <class LoadNext>
-  __device__ __forceinline__ void take(const TakenRows& rows, int row, Loaded& loaded, float* warps,
-                                       LoadNext&& load_next) {
-    Row weight, bias;
+  __device__ __forceinline__ void take(const TakenRows& rows, int row, float* warps) {
+    Row residual, weight, bias;
+    if (args.has_residual) load_row(row_of(rows.residual, row), residual);
     if (args.norm) load_row(row_of(args.norm_weight, 0), weight);
     if (args.bias.at != nullptr) load_row(row_of(args.bias, 0), bias);
     Values x = {};
-    add_sources(rows, row, loaded.seen, x);
+    add_sources(rows, row, x);
     float squares = 0;
 #pragma unroll
     for (int j = 0; j < chunks; ++j) {
       if (args.bias.at != nullptr) add(x[j], bias[j]);
       activate(args.activate, x[j]);
-      if (args.has_residual) add(x[j], loaded.residual[j]);
+      if (args.has_residual) add(x[j], residual[j]);
       if (chunk(j) >= row_chunks()) continue;
 #pragma unroll
       for (int i = 0; i < length; ++i) squares += x[j][i] * x[j][i];
     }
-    load_next();
     if (product_sent) ptx::await_prerequisites();
     if (args.has_residual) store_row(row_of(rows.sum, row), x);
     if (args.norm) {
@@ -288,72 +265,18 @@ __device__ __forceinline__ Begin begin_of(const FlaggedState& state) {
   return begin;
 }
 
-/// True if a thread's registers hold chunks of two rows.
-template <int chunks>
-inline constexpr bool looks_ahead = chunks <= 2;
-
-/// The rows of several lists that the cluster works on, one after another.
-template <class Rows>
-class Cursor {
- public:
-  __device__ __forceinline__ Cursor(const Rows* lists, int count)
-      : list_(lists),
-        end_(lists + count),
-        clusters_(static_cast<int>(gridDim.x / ptx::cluster_ctas())),
-        row_(static_cast<int>(blockIdx.x / ptx::cluster_ctas())) {
-    skip();
-  }
-  __device__ bool done() const { return list_ == end_; }
-  __device__ const Rows& rows() const { return *list_; }
-  __device__ int row() const { return row_; }
-  __device__ void advance() {
-    row_ += clusters_;
-    skip();
-  }
-
- private:
-  /// Row numbers count over all lists.
-  __device__ void skip() {
-    for (; list_ != end_ && row_ >= list_->rows; ++list_) row_ -= list_->rows;
-  }
-
-  const Rows* list_;
-  const Rows* end_;
-  int clusters_;
-  int row_;  // of the list
-};
-
-template <class T, int chunks, bool product_sent>
-__device__ __forceinline__ void send_all(const Delivery<T, chunks, product_sent>& delivery) {
-  Cursor at(delivery.args.sends, delivery.args.sent);
-  typename Delivery<T, chunks, product_sent>::Row row, ahead;
-  if (looks_ahead<chunks> && !at.done()) delivery.load_sent(at.rows(), at.row(), row);
-  while (!at.done()) {
-    Cursor next = at;
-    next.advance();
-    if (!looks_ahead<chunks>) delivery.load_sent(at.rows(), at.row(), row);
-    if (looks_ahead<chunks> && !next.done()) delivery.load_sent(next.rows(), next.row(), ahead);
-    delivery.send(at.rows(), at.row(), row);
-#pragma unroll
-    for (int j = 0; j < chunks && looks_ahead<chunks>; ++j) row[j] = ahead[j];
-    at = next;
-  }
-}
-
-/// `warps`: shared memory for the sums of a row.
-template <class T, int chunks, bool product_sent, class Sums>
-__device__ __forceinline__ void take_all(Delivery<T, chunks, product_sent>& delivery, Sums& warps) {
-  Cursor at(delivery.args.takes, delivery.args.taken);
-  typename Delivery<T, chunks, product_sent>::Loaded loaded;
-  if (looks_ahead<chunks> && !at.done()) delivery.load_taken(at.rows(), at.row(), loaded);
-  for (int parity = 0; !at.done(); parity ^= 1) {
-    Cursor next = at;
-    next.advance();
-    if (!looks_ahead<chunks>) delivery.load_taken(at.rows(), at.row(), loaded);
-    delivery.take(at.rows(), at.row(), loaded, warps[parity], [&] {
-      if (looks_ahead<chunks> && !next.done()) delivery.load_taken(next.rows(), next.row(), loaded);
-    });
-    at = next;
+/// Calls visit(rows, row) for every row of several lists that the cluster works on.
+template <class Rows, class Visit>
+__device__ __forceinline__ void for_each_row(const Rows* lists, int count, Visit&& visit) {
+  const int slices = static_cast<int>(ptx::cluster_ctas());
+  const int cluster = static_cast<int>(blockIdx.x) / slices, clusters = static_cast<int>(gridDim.x) / slices;
+  int before = 0;
+  for (int i = 0; i < count; ++i) {
+    // The first row of the list that is the cluster's: row numbers count over all lists.
+    int row = cluster - before % clusters;
+    if (row < 0) row += clusters;
+    for (; row < lists[i].rows; row += clusters) visit(lists[i], row);
+    before += lists[i].rows;
   }
 }
 
@@ -369,10 +292,14 @@ __global__ void __launch_bounds__(most_delivery_threads, chunks == 1 ? 2 : 1)
   const auto [turn, last] = begin_of<product_sent>(state);
   Delivery<T, chunks, product_sent> delivery(args, turn);
   delivery.greet();
-  send_all(delivery);
+  for_each_row(args.sends, args.sent, [&](const SentRows& rows, int row) { delivery.send(rows, row); });
   delivery.clear(last);
   ptx::cluster_wait();  // all CTAs of the cluster have begun: their shared memory may be written
-  take_all(delivery, warps);
+  int parity = 0;
+  for_each_row(args.takes, args.taken, [&](const TakenRows& rows, int row) {
+    delivery.take(rows, row, warps[parity]);
+    parity ^= 1;
+  });
   delivery.await_greetings();
   if (product_sent) ptx::await_prerequisites();
   __syncthreads();

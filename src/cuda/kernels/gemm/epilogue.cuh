@@ -134,6 +134,12 @@ class HookedEpilogue {
       hand_over();
       return;
     }
+    if (output_.gated() && bare()) {
+      await_emptied(index);
+      staged().stage_gated(sums, thread);
+      hand_over();
+      return;
+    }
     CUTLASS_PRAGMA_NO_UNROLL
     for (int half = 0; half < 2; ++half) {
       if (half == 0 || passes() == 2) await_emptied(index * passes() + half);
@@ -294,9 +300,10 @@ class HookedEpilogue {
     return plain() && ends(tile);
   }
   /// True if the sums only need rounding.
-  CUTLASS_DEVICE bool plain() const {
-    return args().activate == Activate::none && args().bias == nullptr && args().c == nullptr &&
-           !output_.fp32();
+  CUTLASS_DEVICE bool plain() const { return args().activate == Activate::none && bare(); }
+  /// True if nothing is added to the sums, and 16 bits of each are stored.
+  CUTLASS_DEVICE bool bare() const {
+    return args().bias == nullptr && args().c == nullptr && !output_.fp32();
   }
   CUTLASS_DEVICE int passes() const { return Staged::passes(output_); }
   CUTLASS_DEVICE int pass_cols() const { return Staged::pass_cols(output_); }

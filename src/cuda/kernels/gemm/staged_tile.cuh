@@ -1,7 +1,8 @@
 // The epilogue's tile in shared memory (sm90): the MMA warps finish their sums and stage them there.
 //
 // Staging: a warp has 16 rows of each block of rows that its warpgroup multiplies. Sums that only need
-// rounding are rounded in registers. Others go through the warp's scratch, so that C, bias and activation
+// rounding are rounded in registers, and so are those of swiglu, as a lane holds the gates and the ups of the
+// same places. Others go through the warp's scratch, so that C, bias and activation
 // apply to eight columns of a row at a time. A padding of 16 bytes for each staged row avoids bank conflicts
 // on both sides.
 #pragma once
@@ -50,6 +51,26 @@ struct StagedTile {
     for (int i = 0; i < Rows / (16 * Warps); ++i) CUTLASS_PRAGMA_UNROLL
     for (int j = 0; j < Cols / 8; j += 2) {
       const auto* x = &sums(i * (Cols / 2) + 4 * j);
+      ptx::stmatrix_x4(to + i * Warps * 16 * stride + j * 16, Numbers<T>::narrow(x[0], x[1]),
+                       Numbers<T>::narrow(x[2], x[3]), Numbers<T>::narrow(x[4], x[5]),
+                       Numbers<T>::narrow(x[6], x[7]));
+    }
+  }
+
+  /// Rounds and stages silu(gate) · up.
+  template <class Sums>
+  CUTLASS_DEVICE void stage_gated(const Sums& sums, int thread) const {
+    const int lane = thread % 32;
+    const std::uint32_t to =
+        ptx::shared_address(memory.rows) + (thread / 32 * 16 + lane % 16) * stride + lane / 16 * 16;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < Rows / (16 * Warps); ++i) CUTLASS_PRAGMA_UNROLL
+    for (int j = 0; j < Cols / 16; j += 2) {
+      const auto* gate = &sums(i * (Cols / 2) + 4 * j);
+      const auto* up = gate + Cols / 4;
+      float x[8];
+      CUTLASS_PRAGMA_UNROLL
+      for (int v = 0; v < 8; ++v) x[v] = silu(gate[v]) * up[v];
       ptx::stmatrix_x4(to + i * Warps * 16 * stride + j * 16, Numbers<T>::narrow(x[0], x[1]),
                        Numbers<T>::narrow(x[2], x[3]), Numbers<T>::narrow(x[4], x[5]),
                        Numbers<T>::narrow(x[6], x[7]));
