@@ -258,6 +258,9 @@ Problem draw_experts(Dice& dice, int world) {
 
 Params draw_expert_params(Dice& dice, const Problem& problem) {
   if (chance(dice, 30)) return SequentialParams{};
+  if (chance(dice, 40))
+    return ChunkedParams{.comm_workers = one_of(dice, {0, 2, 12}),
+                         .chunks = static_cast<std::int32_t>(dice.size(0, 8))};
   FusedParams params;
   if (problem.epilogue.activation != Activation::swiglu && chance(dice, 50))
     params.tile.rows = one_of(dice, {64, 128}), params.tile.cols = 128;

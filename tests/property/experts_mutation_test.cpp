@@ -1,6 +1,10 @@
 // Plans of a mixture of experts that are wrong in one place are refused.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string_view>
+#include <tuple>
+
 #include "shingle/planner/planner.hpp"
 #include "support/mutations.hpp"
 #include "support/random_problem.hpp"
@@ -25,7 +29,8 @@ Problem experts(Op op) {
 }
 
 std::vector<Plan> plans(Op op) {
-  return {plan_sequential(experts(op), {}, {}).value(), plan_fused(experts(op), {}, {}).value()};
+  return {plan_sequential(experts(op), {}, {}).value(), plan_chunked(experts(op), {}, {.chunks = 2}).value(),
+          plan_fused(experts(op), {}, {}).value()};
 }
 
 TEST(WrongExperts, RowsWithTheWeightOfOthers) {
@@ -141,6 +146,50 @@ TEST(WrongExperts, ProductsToOtherRowsOrUnannounced) {
     });
   }
 }
+
+class WrongChunks : public testing::TestWithParam<std::tuple<Op, std::int32_t>> {};
+
+TEST_P(WrongChunks, OtherRowsOrTooEarly) {
+  const auto [op, tile_rows] = GetParam();
+  Machine machine;
+  machine.tile_rows = tile_rows;
+  const Plan plan = plan_chunked(experts(op), machine, {.chunks = 3}).value();
+  expect_refused<Collective>(plan, "collectives", [](Collective& c) {
+    std::swap(c.send_rows.front(), c.send_rows.back());
+    return c.send_rows.front() != c.send_rows.back();
+  });
+  expect_refused<Collective>(plan, "", [](Collective& c) {
+    c.send.row += c.send.row == 0 ? 1 : -1;
+    return true;
+  });
+  expect_refused<Collective>(plan, "", [](Collective& c) {
+    c.recv.row += c.recv.row == 0 ? 1 : -1;
+    return true;
+  });
+  // Packed rows where another chunk, or another expert, has them.
+  expect_refused<Elementwise>(plan, "", [](Elementwise& pass) {
+    auto* pools = std::get_if<placement::Pools>(&pass.to.form);
+    if (pools == nullptr) pools = std::get_if<placement::Pools>(&pass.from.back().form);
+    std::ranges::rotate(pools->bases, pools->bases.begin() + 1);
+    return true;
+  });
+  // Rows that were not awaited are absent (content), or still on their way (race).
+  for (const std::string_view name : {"packed", "arrived", "computed", "returned"}) {
+    const auto counter = std::ranges::find(plan.counters, name, &Counter::name);
+    if (counter == plan.counters.end()) continue;
+    expect_refused<Await>(plan, "", [&](Await& await) {
+      if (await.counter.counter != counter - plan.counters.begin()) return false;
+      --await.target;
+      return true;
+    });
+  }
+}
+
+// In tiles of one row, the rows of an expert from one source are cut.
+INSTANTIATE_TEST_SUITE_P(Experts, WrongChunks,
+                         testing::Combine(testing::Values(Op::alltoall_grouped_gemm,
+                                                          Op::grouped_gemm_alltoall, Op::moe),
+                                          testing::Values(256, 1)));
 
 }  // namespace
 }  // namespace shingle::experts_mutation_test

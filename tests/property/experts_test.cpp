@@ -17,7 +17,8 @@ using ::testing::HasSubstr;
 std::vector<Params> forms(Dice& dice, const Problem& problem) {
   auto fused = std::get<FusedParams>(test::random_params(dice, problem, Mechanism::fused));
   fused.helpers = std::min(fused.helpers, 1);  // of two workers
-  return {SequentialParams{}, FusedParams{}, fused};
+  return {SequentialParams{}, ChunkedParams{}, test::random_params(dice, problem, Mechanism::chunked),
+          FusedParams{}, fused};
 }
 
 Problem random_experts(Dice& dice, const test::Limits& limits) {
@@ -64,7 +65,8 @@ TEST(Experts, SpanSeveralTilesEach) {
     for (auto& rows : dest)
       for (int row = 0; row < 1400; ++row) rows.push_back(static_cast<std::int32_t>(dice.size(0, 3)));
     const Problem problem = experts(op, 2, std::move(dest), {4, 2});
-    test::expect_right(problem, {SequentialParams{}, FusedParams{.tile = {.rows = 64, .cols = 16}}});
+    test::expect_right(problem, {SequentialParams{}, ChunkedParams{.chunks = 3},
+                                 FusedParams{.tile = {.rows = 64, .cols = 16}}});
     const FusedParams clusters{.tile = {.rows = 32, .cols = 16, .order = {Raster::along_n, 4, 2, 1, 0}}};
     test::expect_right(problem, {clusters});
     EXPECT_GT(empty_tiles(plan_fused(problem, {}, clusters).value()), 0);
@@ -74,7 +76,8 @@ TEST(Experts, SpanSeveralTilesEach) {
 TEST(Experts, WithoutRowsForSomeOrAll) {
   for (const Op op : {Op::alltoall_grouped_gemm, Op::grouped_gemm_alltoall, Op::moe}) {
     const auto right = [&](std::vector<std::vector<std::int32_t>> dest) {
-      test::expect_right(experts(op, 2, std::move(dest), {4, 2}), {SequentialParams{}, FusedParams{}});
+      test::expect_right(experts(op, 2, std::move(dest), {4, 2}),
+                         {SequentialParams{}, ChunkedParams{}, FusedParams{}});
     };
     right({{3, 3, 3, 3}, {3, 3}});  // all to one, and the same expert twice for a token
     right({{}, {0, 2}});
@@ -88,7 +91,7 @@ TEST(Experts, AreProvenForAnyTilesAndOrder) {
   for (int i = 0; i < 150; ++i) {
     const Problem problem = random_experts(dice, {.world = 6, .m = 60});
     const Machine machine = test::random_machine(dice);
-    for (const Mechanism mechanism : {Mechanism::sequential, Mechanism::fused}) {
+    for (const Mechanism mechanism : {Mechanism::sequential, Mechanism::chunked, Mechanism::fused}) {
       const auto plan = make_plan(problem, machine, test::random_params(dice, problem, mechanism));
       if (!plan) continue;  // the machine has too few workers
       for (const Setting setting : {Setting::alone, Setting::context}) {
@@ -99,6 +102,58 @@ TEST(Experts, AreProvenForAnyTilesAndOrder) {
       }
       EXPECT_EQ(plan_from_json(to_json(*plan)), *plan);
     }
+  }
+}
+
+/// Tiles along m of all products of a rank.
+std::int64_t tiles_of(const Plan& plan, int rank) {
+  std::int64_t tiles = 0;
+  for (const Lane& lane : plan.ranks[static_cast<std::size_t>(rank)].lanes)
+    for (const Step& step : lane.steps)
+      if (const auto* const product = std::get_if<Gemm>(&step)) tiles += product->grid.tiles_m();
+  return tiles;
+}
+
+/// Rows of a buffer on a rank; 0 without such a buffer.
+std::int64_t rows_of(const Plan& plan, std::string_view name, int rank) {
+  for (const Buffer& buffer : plan.buffers)
+    if (buffer.name == name) return buffer.rows[static_cast<std::size_t>(rank)];
+  return 0;
+}
+
+TEST(Experts, NeedNoMoreTilesInChunks) {
+  Dice dice(9);
+  for (int i = 0; i < 100; ++i) {
+    const Problem problem = random_experts(dice, {.world = 6, .m = 200});
+    Machine machine = test::random_machine(dice);
+    machine.workers = machine.collective_workers + 1;
+    const Plan whole = plan_sequential(problem, machine, {}).value();
+    for (const std::int32_t chunks : {1, 2, 5, 40}) {
+      const Plan plan = plan_chunked(problem, machine, {.chunks = chunks}).value();
+      for (int rank = 0; rank < problem.world; ++rank) {
+        EXPECT_EQ(tiles_of(plan, rank), tiles_of(whole, rank));
+        EXPECT_LE(rows_of(plan, "hidden", rank), rows_of(whole, "hidden", rank));
+      }
+    }
+  }
+}
+
+TEST(Experts, ChunksHaveAboutEquallyManyTiles) {
+  Dice dice(10);
+  std::vector<std::vector<std::int32_t>> dest(4);
+  for (auto& rows : dest)
+    for (int row = 0; row < 2000; ++row) rows.push_back(static_cast<std::int32_t>(dice.size(0, 7)));
+  const Problem problem = experts(Op::alltoall_grouped_gemm, 4, std::move(dest), {8, 2});
+  Machine machine;
+  machine.tile_rows = 16;
+  const Plan plan = plan_chunked(problem, machine, {.chunks = 4}).value();
+  for (const RankPlan& rank : plan.ranks) {
+    std::vector<std::int64_t> tiles;
+    for (const Lane& lane : rank.lanes)
+      for (const Step& step : lane.steps)
+        if (const auto* const product = std::get_if<Gemm>(&step)) tiles.push_back(product->grid.tiles_m());
+    ASSERT_EQ(tiles.size(), 4u);
+    EXPECT_LE(std::ranges::max(tiles) - std::ranges::min(tiles), 1);
   }
 }
 

@@ -76,7 +76,8 @@ std::optional<std::string> excuse_of_low_latency(const Problem& p, const Machine
 /// Why there can be no plan. All there is; whatever else a planner refuses is a defect.
 std::optional<std::string> excuse(const Problem& p, const Machine& machine, const Params& params) {
   const Mechanism mechanism = mechanism_of(params);
-  if (p.traits().grouped && mechanism != Mechanism::sequential && mechanism != Mechanism::fused)
+  if (p.traits().grouped && mechanism != Mechanism::sequential && mechanism != Mechanism::chunked &&
+      mechanism != Mechanism::fused)
     return "experts";
   // Collectives gather rows; those of an A that is stored by columns are not contiguous.
   if (p.traits().gathers() && p.transpose_a) return "transpose_a";

@@ -3,7 +3,7 @@
 // starts only after a whole slice.
 #include <fmt/format.h>
 
-#include "planner/common/builder.hpp"
+#include "chunked.hpp"
 #include "planner/common/mlp.hpp"
 #include "planner/common/pools.hpp"
 #include "planner/common/shard.hpp"
@@ -13,8 +13,8 @@ namespace shingle {
 namespace {
 
 using planner::Builder;
-using ChunkedBuilder = planner::ParamBuilder<ChunkedParams>;
 using planner::chunk_begin;
+using planner::ChunkedBuilder;
 using planner::communicate_lane;
 using planner::compute_lane;
 using planner::rows_in_slice;
@@ -239,6 +239,11 @@ Result<Plan> plan_chunked(const Problem& problem, const Machine& host, const Chu
       break;
     case Op::gemm_alltoall:
       chunked_alltoall(build);
+      break;
+    case Op::alltoall_grouped_gemm:
+    case Op::grouped_gemm_alltoall:
+    case Op::moe:
+      planner::experts_in_chunks(build, machine);
       break;
     case Op::mlp:
       planner::plan_mlp_slices(build, boundaries(build, problem.shard_rows()));

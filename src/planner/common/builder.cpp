@@ -425,8 +425,10 @@ std::optional<Reason> infeasible(const Problem& problem, const Machine& machine,
             "a transposed A has a column a row of the output: ranks with different numbers of rows need "
             "transpose_a off"};
   const Mechanism mechanism = mechanism_of(params);
-  if (problem.traits().grouped && mechanism != Mechanism::sequential && mechanism != Mechanism::fused)
-    return Reason{fmt::format("{} does not plan grouped products: use sequential or fused", name(mechanism))};
+  if (problem.traits().grouped && mechanism != Mechanism::sequential && mechanism != Mechanism::chunked &&
+      mechanism != Mechanism::fused)
+    return Reason{
+        fmt::format("{} does not plan grouped products: use sequential, chunked or fused", name(mechanism))};
   if (auto reason = no_worker_left(machine, problem.op == Op::gemm ? 0 : machine.collective_workers))
     return reason;
   const bool configures = std::visit(
