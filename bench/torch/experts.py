@@ -165,7 +165,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
     parser.add_argument("--tokens", nargs="+", type=int, default=[512, 4096, 16384])
-    parser.add_argument("--mechanisms", nargs="+", default=["sequential", "fused"])
+    parser.add_argument("--mechanisms", nargs="+", default=["sequential", "chunked", "fused"])
     parser.add_argument("--repeat", type=int, default=7)
     parser.add_argument("--idle-ms", type=float, default=20)
     parser.add_argument("--json", help="file for the record")
