@@ -38,5 +38,5 @@ def experts(record):
                 of = {row["timed"]: row for row in pick(record, model=model, op=op, tokens=tokens, routing="uniform")}
                 times_us = [us(of[way]) for way in ("torch", "sequential", "chunked", "fused")]
                 cells.append(f"{', '.join(f'{time:.0f}' for time in times_us)}; {times_us[0] / min(times_us[1:]):.2f}")
-        rows.append([f"{model}, {op}", *cells])
+            rows.append([f"{model}, {op}", *cells])
     return ["", *(f"{tokens} tokens" for tokens in values_of(record, "tokens"))], rows

@@ -3,7 +3,7 @@
 from .common import geomean, pick, table, us, values_of
 
 OPS = ("allgather+gemm", "gemm+reducescatter", "gemm+allreduce")
-RANGES = {"16 to 256": (16, 256), "768 to 1024": (768, 1024), "2048 to 3072": (2048, 3072), "6144 to 16384": (6144, 16384)}
+RANGES = {"16 to 256": (16, 256), "704 to 1024": (704, 1024), "2048 to 3072": (2048, 3072), "5120 to 16384": (5120, 16384)}
 
 
 def ratios(record, theirs, op, first, last):
@@ -87,6 +87,21 @@ def torch_layers(record):
                 cells.append(f"{100 * float(row['exposed']):.0f}%, {float(row['hidden']):.2f}")
             rows.append([f"{model}, {form}", *cells])
     return ["", *(f"M = {m}" for m in values_of(record, "m"))], rows
+
+
+@table("context-attention", "h200x2/context_attention")
+def context_attention(record):
+    """Times of the all-gather, of the ring, and of the faster context_parallel, in milliseconds."""
+    sizes, rows = values_of(record, "m"), []
+    for heads in values_of(record, "heads"):
+        for backward in values_of(record, "backward"):
+            cells = []
+            for m in sizes:
+                times = {row["timed"]: us(row) / 1e3 for row in pick(record, heads=heads, backward=backward, m=m)}
+                theirs = min(of for name, of in times.items() if name.startswith("context_parallel"))
+                cells.append(f"{times['sequential']:.1f}, {times['shingle']:.1f}, {theirs:.1f}")
+            rows.append([f"{heads} heads{', with backward' if backward == 'yes' else ''}", *cells])
+    return ["", *(f"{int(m) // 1024}K tokens" for m in sizes)], rows
 
 
 @table("torch-prefill", "h100x2/torch_prefill")
