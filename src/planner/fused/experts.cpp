@@ -1,8 +1,9 @@
 // Experts: tokens are pushed where the routing sends them, and products are stored where their tokens are.
 //
-// Tiles have rows of one source. The product that awaits tokens begins with the rank's own, and takes those
-// of other ranks in the order in which they arrive. The product that returns ends with the rank's own rows,
-// which need no link.
+// Tiles have rows of one source. A rank stores its own tokens before the product, and pushes those for others
+// beside it. The product begins with the rank's own rows, which await nothing, and takes those of other ranks
+// in the order in which they arrive. The product that returns ends with the rank's own rows, which need no
+// link.
 #include "planner/common/experts.hpp"
 
 #include <utility>
@@ -33,15 +34,17 @@ class Experts {
     }
   }
 
-  /// Pushes a rank's tokens to the ranks of their experts, to itself first.
+  /// Pushes a rank's tokens to the ranks of their experts.
   void dispatch(int rank) const {
     const bool beside = build_.helpers() > 0;
     const std::int32_t lane = beside ? build_.lane(rank, LaneKind::compute, "push") : compute_lane;
-    for (int i = 0; i < p_.world; ++i) {
+    if (routing_.count_to_rank(rank, rank) > 0)
+      build_.step(rank, compute_lane, push(rank, rank, build_.workers() - build_.helpers()));
+    for (int i = 1; i < p_.world; ++i) {
       const int to = (rank - i + p_.world) % p_.world;
       if (routing_.count_to_rank(rank, to) == 0) continue;
-      if (to != rank) handshake_.await(build_, rank, lane, to);
-      build_.step(rank, lane, push(rank, to));
+      handshake_.await(build_, rank, lane, to);
+      build_.step(rank, lane, push(rank, to, beside ? build_.helpers() : build_.workers()));
     }
   }
 
@@ -82,7 +85,7 @@ class Experts {
 
   TileGrid pushed_rows(int rank) const { return build_.row_blocks(routing_.rows(rank), p_.k); }
 
-  Elementwise push(int rank, int to) const {
+  Elementwise push(int rank, int to, std::int32_t workers) const {
     placement::Routed store{rank};
     store.one_rank = true;
     for (int expert = 0; expert < routing_.experts(); ++expert)
@@ -91,8 +94,8 @@ class Experts {
     pass.grid = pushed_rows(rank);
     pass.from.push_back(rows_of_tokens(p_, rank, build_.all(build_.a, rank)));
     pass.to = {build_.all(gathered_, to), std::move(store)};
-    pass.notify.push_back({arrived_, {to}, {pass.grid.positions()}, {rank}});
-    pass.resources = {1, build_.helpers() > 0 ? build_.helpers() : build_.workers()};
+    if (to != rank) pass.notify.push_back({arrived_, {to}, {pass.grid.positions()}, {rank}});
+    pass.resources = {1, workers};
     return pass;
   }
 
@@ -110,7 +113,7 @@ class Experts {
     SourceRuns runs = runs_by_source(product, routing_, rank);
     TileGate gate{arrived_, std::move(runs.ends), {}, std::move(runs.sources)};
     for (const std::int32_t source : gate.entries)
-      gate.targets.push_back(static_cast<std::uint32_t>(pushed_rows(source).tiles()));
+      gate.targets.push_back(source == rank ? 0 : static_cast<std::uint32_t>(pushed_rows(source).tiles()));
     if (!gate.ends.empty()) product.gates.push_back(std::move(gate));
     build_.step(rank, compute_lane, std::move(product));
   }
