@@ -88,7 +88,7 @@ class TimedPlans {
   /// rows of all ranks' shards, as before a reduce-scatter. The tiles are then hooked, and the world's size
   /// must divide their rows.
   Tiled tiled(const TileShape& tile, std::int64_t k, std::int64_t waves, bool picks = false) const;
-  /// Attention of a rank over `tokens` tokens: not causal, and without a following step.
+  /// Attention of a rank over `tokens` tokens, without a following step.
   Plan attention(std::int64_t tokens, std::int64_t heads, std::int64_t head_dim, bool causal) const;
 
   /// `count` calls of a collective of the first `ranks` ranks alone, on `workers` workers of each (0: NCCL's

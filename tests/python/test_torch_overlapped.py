@@ -6,6 +6,7 @@ This checks what they pass (roles, shapes, strides, transposes) and how they cho
 import contextlib
 import ctypes
 import os
+import pathlib
 
 import pytest
 
@@ -167,6 +168,8 @@ def test_rule_of_the_backward_of_attention():
         assert not takes(dtype, 136, (8, 0)) and not takes(dtype, 100) and not takes(dtype, 264)
         assert not takes(dtype, 64, cudnn=shapes.LEAST_CUDNN - 1) and not takes(dtype, 64, cudnn=None)
     assert not takes(torch.float32, 64)
+    source = pathlib.Path(__file__).parents[2] / "src/cuda/commands/attention.cpp"
+    assert f"least_backward_version = {shapes.LEAST_CUDNN};" in source.read_text()
 
 
 def choice_case():

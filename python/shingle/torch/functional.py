@@ -155,10 +155,10 @@ def ring_attention(q, k, v, group=None, *, causal=False, zigzag=False, rows=None
 
     Arguments and result are as in ulysses_attention, but the number of ranks need not divide the heads. zigzag: the
     sequence is cut into 2 · ranks chunks, and rank r holds chunks r and 2 · ranks - 1 - r, in this order; all ranks
-    then have equal causal work. If a gradient is wanted, forward keeps its result and its log-sum-exp, and backward is
-    attention-backward, overlapped. A backward that is not overlapped attends again, between all-gathers of k and v and
-    reduce-scatters of their gradients, which are summed in fp32. If causal, it makes a mask of own tokens times all
-    tokens; so does a forward that is not overlapped.
+    then have equal causal work. A gradient must be wanted on all ranks or on none. If it is, forward keeps its result
+    and its log-sum-exp, and backward is attention-backward, overlapped. A backward that is not overlapped attends
+    again, between all-gathers of k and v and reduce-scatters of their gradients, which are summed in fp32. If causal,
+    it makes a mask of own tokens times all tokens; so does a forward that is not overlapped.
     """
     flat = flat_heads(q, k, v)
     given = *flat, name_of(group), q.shape[-1], causal, zigzag, rows

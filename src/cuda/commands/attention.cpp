@@ -282,10 +282,14 @@ bool Attention::is_loaded() const noexcept {
 void Attention::load() {
   if (graph_->loaded) return;
   const AttentionProblem& p = graph_->problem;
-  const auto rows = static_cast<std::size_t>(p.sequences * larger(p.queries, p.keys));
-  auto bytes =
-      p.row.map([&](std::int64_t row) { return rows * static_cast<std::size_t>(row) * size_bytes(p.type); });
-  bytes.lse = rows * static_cast<std::size_t>(p.row.lse) * sizeof(float);
+  const std::int64_t rows = p.sequences * larger(p.queries, p.keys);
+  // A row may be longer than what the heads of this problem have of it.
+  const auto spanned = [&](std::int64_t row, std::int64_t cols, std::size_t size) {
+    return row == 0 ? 0 : static_cast<std::size_t>((rows - 1) * row + cols) * size;
+  };
+  const std::int64_t cols = larger(p.heads, p.kv_heads) * p.head_dim;
+  auto bytes = p.row.map([&](std::int64_t row) { return spanned(row, cols, size_bytes(p.type)); });
+  bytes.lse = spanned(p.row.lse, p.heads, sizeof(float));
   const Stream stream;
   std::list<StreamMemory> memory;
   const auto allocate = [&](std::size_t size) { return memory.emplace_back(size, stream).get(); };

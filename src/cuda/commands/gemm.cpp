@@ -195,9 +195,10 @@ Choice choose(const GemmArgs& args, const TileGrid& grid, const std::vector<Tile
   return {};
 }
 
-std::optional<std::string> unserved(const GemmArgs& args, std::int64_t base, bool scattered) {
+std::optional<std::string> unserved(const GemmArgs& args, std::int64_t base, bool scattered, bool grouped) {
   if (args.type == Element::f32)
-    return "tensor cores do not keep the precision of f32: use bf16 or f16, or the sequential mechanism";
+    return fmt::format("tensor cores do not keep the precision of f32: use bf16 or f16{}",
+                       grouped ? "" : ", or the sequential mechanism");
   const auto odd = [](std::int64_t elements) { return elements % 8 != 0; };
   if (odd(args.cols) || odd(args.k) || odd(args.lda) || odd(args.ldb))
     return fmt::format(
@@ -257,7 +258,8 @@ Served serve(const Plan& plan, const Gemm& step) {
   args.a_rows = rows.rows;
   args.a_parts = rows.parts;
   args.a_stride = rows.stride;
-  if (auto reason = unserved(args, rows.base, !rows.first.empty())) throw Unsupported(*reason);
+  if (auto reason = unserved(args, rows.base, !rows.first.empty(), !step.groups.empty()))
+    throw Unsupported(*reason);
   served.choice = choose(args, grid, served.tiles, step.groups.empty() ? 0 : step.group_tiles);
   const GemmInstance* const instance = served.choice.instance;
   if (instance == nullptr)

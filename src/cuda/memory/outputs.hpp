@@ -30,7 +30,7 @@ struct AddressRange {
   }
 };
 
-/// What one call writes, and perhaps more if there are more outputs than plans have roles for.
+/// What one call writes: no operator has more than three outputs.
 class Outputs {
  public:
   void add(const void* first, std::size_t bytes) {
@@ -40,8 +40,9 @@ class Outputs {
     place->cover(added);
   }
   bool meet(const AddressRange& asked) const {
-    return (static_cast<unsigned>(ranges_[0].meets(asked)) |
-            static_cast<unsigned>(ranges_[1].meets(asked))) != 0;
+    unsigned found = 0;
+    for (const AddressRange& one : ranges_) found |= static_cast<unsigned>(one.meets(asked));
+    return found != 0;
   }
   /// The least range that has all outputs.
   AddressRange hull() const {
@@ -51,7 +52,7 @@ class Outputs {
   }
 
  private:
-  std::array<AddressRange, 2> ranges_{};  // the last ones may be empty
+  std::array<AddressRange, 3> ranges_{};  // the last ones may be empty
 };
 
 /// Outputs of the last calls of a queue.

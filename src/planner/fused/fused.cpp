@@ -158,7 +158,7 @@ std::int32_t pushing(const Problem& p, const Machine& machine, const FusedParams
   const double row_bytes = static_cast<double>(p.k) * static_cast<double>(size_bytes(p.dtype));
   const double pushed_us = 2 * most_pushed * row_bytes * slower / (machine.pass_gbps * 1e3);
   const auto cols = static_cast<double>(p.b_cols());
-  const planner::TileSize tile = planner::tile_size(machine, {});
+  const planner::TileSize tile = planner::tile_size(machine, params.tile);
   const double waves = most_multiplied * cols /
                        (static_cast<double>(tile.rows) * static_cast<double>(tile.cols)) / machine.workers;
   const double product_us =
