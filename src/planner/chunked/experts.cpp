@@ -125,10 +125,7 @@ class Chunks {
 
   void add(Gemm product, std::int32_t a, std::vector<RowGroup> groups) const {
     const int rank = product.a.rank;
-    const TileSize tile = tile_size(with_tiles_of(product.epilogue, machine_), {});
-    build_.step(rank, compute_lane,
-                build_.grouped(std::move(product), build_.all(a, rank), std::move(groups), tile,
-                               order_of_groups(machine_, {})));
+    build_.step(rank, compute_lane, grouped(build_, machine_, {}, std::move(product), a, std::move(groups)));
   }
 
   Builder& build_;

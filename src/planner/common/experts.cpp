@@ -72,6 +72,14 @@ TileOrder order_of_groups(const Machine& machine, const TileOrder& asked) {
   return {Raster::along_n, machine.order.swizzle, machine.order.cluster_m, 1, 0};
 }
 
+Gemm grouped(const Builder& build, const Machine& machine, const TileParams& asked, Gemm product,
+             std::int32_t a, std::vector<RowGroup> groups) {
+  const int rank = product.a.rank;
+  const TileSize tile = tile_size(with_tiles_of(product.epilogue, machine), asked);
+  return build.grouped(std::move(product), build.all(a, rank), std::move(groups), tile,
+                       order_of_groups(machine, asked.order));
+}
+
 Placement rows_of_tokens(const Problem& problem, int rank, const Slice& tokens) {
   RowMap rows;
   rows.world = problem.experts.topk;

@@ -27,6 +27,9 @@ SourceRuns runs_by_source(const Gemm& product, const Routing& routing, int rank)
 /// before the next rows, so rows that arrive later are multiplied later, and these tiles share the weights
 /// that are read.
 TileOrder order_of_groups(const Machine& machine, const TileOrder& asked);
+/// A rank's product of the rows of buffer `a`, with a weight for each group.
+Gemm grouped(const Builder& build, const Machine& machine, const TileParams& asked, Gemm product,
+             std::int32_t a, std::vector<RowGroup> groups);
 
 /// Placement of a rank's routed rows in its tokens: choice j of token i is row j · tokens + i.
 Placement rows_of_tokens(const Problem& problem, int rank, const Slice& tokens);

@@ -79,10 +79,6 @@ class Experts {
     return Builder::in_place(build_.all(buffer, rank));
   }
 
-  TileSize tile_of(const Epilogue& epilogue) const {
-    return tile_size(with_tiles_of(epilogue, machine_), build_.params().tile);
-  }
-
   TileGrid pushed_rows(int rank) const { return build_.row_blocks(routing_.rows(rank), p_.k); }
 
   Elementwise push(int rank, int to, std::int32_t workers) const {
@@ -102,9 +98,8 @@ class Experts {
   /// The rows of source `first` come first.
   Gemm grouped(Gemm product, std::int32_t a, int first) const {
     const int rank = product.a.rank;
-    const TileSize tile = tile_of(product.epilogue);
-    product = build_.grouped(std::move(product), build_.all(a, rank), groups_from(routing_, rank, first),
-                             tile, order_of_groups(machine_, build_.params().tile.order));
+    product = planner::grouped(build_, machine_, build_.params().tile, std::move(product), a,
+                               groups_from(routing_, rank, first));
     product.resources = {1, build_.workers() - build_.helpers()};
     return product;
   }
