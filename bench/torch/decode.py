@@ -15,8 +15,6 @@ the slowest rank. All results are compared with those of mm and NCCL before they
 """
 import argparse
 import itertools
-import math
-import statistics
 import time
 
 import torch
@@ -29,7 +27,7 @@ from shingle.torch.groups import find_group
 from shingle.torch.warming import forced
 
 import flashinfer_sums
-from record import join, quartiles, slowest_us, write_record
+from record import join, mean_and_least, quartiles, slowest_us, write_record
 
 BF16 = {"device": "cuda", "dtype": torch.bfloat16}
 COPIES = 10  # calls in a graph
@@ -165,8 +163,7 @@ def print_speedups(measured):
             rivals["FlashInfer"] = [row["flashinfer"]["median_us"] for row in rows]
         for rival, times in rivals.items():
             ratios = [us / row["shingle"]["median_us"] for us, row in zip(times, rows)]
-            print(f"{op} over {rival}: geometric mean {math.exp(statistics.fmean(map(math.log, ratios))):.3f}, "
-                  f"least {min(ratios):.3f}, of {len(ratios)} shapes")
+            print(f"{op} over {rival}: {mean_and_least(ratios)}, of {len(ratios)} shapes")
 
 
 def main():

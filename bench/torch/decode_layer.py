@@ -11,8 +11,6 @@ in what follows `out` and `down`, as in decode.py. Times are of a layer, of the 
 those of NCCL before they are timed.
 """
 import argparse
-import math
-import statistics
 
 import torch
 import torch.distributed as dist
@@ -22,7 +20,7 @@ from shingle.torch.warming import forced
 
 from decode import BF16, EPS, add_and_normalise, best_of_torch, sums, timed
 from layers import HEAD, MODELS
-from record import join, quartiles, write_record
+from record import join, mean_and_least, quartiles, write_record
 
 LAYERS = 4
 REPLAYS = 5  # of a graph, back to back
@@ -120,8 +118,7 @@ def main():
                     print(f"{model:12} M = {m:3}  " + "  ".join(f"{name} {us:6.1f}" for name, us in times.items())
                           + f"  us, {speedups[-1]:.3f}x", flush=True)
     if rank == 0:
-        print(f"a layer over the best of PyTorch: geometric mean {math.exp(statistics.fmean(map(math.log, speedups))):.3f}, "
-              f"least {min(speedups):.3f}")
+        print(f"a layer over the best of PyTorch: {mean_and_least(speedups)}")
         if args.json:
             write_record(args.json, measured)
     st.release()

@@ -15,7 +15,6 @@ single shots of the slowest rank. All results are compared with those of torch b
 import argparse
 import itertools
 import math
-import statistics
 
 import torch
 import torch.distributed as dist
@@ -24,7 +23,7 @@ from shingle.context import Context, Routing
 from shingle.torch import contexts
 from shingle.torch.groups import find_group
 
-from record import join, sampled, write_record
+from record import join, mean_and_least, sampled, write_record
 
 BF16 = {"device": "cuda", "dtype": torch.bfloat16}
 BOUND = 1e-2  # of the relative error: results differ in roundings to bf16
@@ -182,7 +181,7 @@ def main():
         for op in OPS:
             ratios = [row["torch"]["median_us"] / min(row[way]["median_us"] for way in args.mechanisms)
                       for row in rows if row["op"] == op]
-            print(f"{op}: geometric mean {math.exp(statistics.fmean(map(math.log, ratios))):.3f}, least {min(ratios):.3f}")
+            print(f"{op}: {mean_and_least(ratios)}")
         if args.json:
             write_record(args.json, rows, repeat=args.repeat, idle_ms=args.idle_ms)
     dist.destroy_process_group()

@@ -8,15 +8,13 @@ shots, launched while the device sleeps, with idle time between. A is [rows, k],
 """
 import argparse
 import json
-import math
-import statistics
 import subprocess
 import tempfile
 import time
 
 import torch
 
-from record import quartiles, write_record
+from record import mean_and_least, quartiles, write_record
 
 SLEEP_CYCLES = 1_000_000
 
@@ -65,7 +63,7 @@ def main():
                          "groups": len(row["group_rows"]), "torch": row["torch"],
                          **{name: quartiles(row[name]["samples_us"]) for name in ("cublaslt_loop", "shingle")}})
             torch.cuda.empty_cache()
-    print(f"geometric mean {math.exp(statistics.fmean(map(math.log, ratios))):.3f}, least {min(ratios):.3f} (target 0.97)")
+    print(f"{mean_and_least(ratios)} (target 0.97)")
     if args.json:
         write_record(args.json, rows, repeat=args.repeat, idle_ms=args.idle_ms)
 

@@ -15,8 +15,6 @@ the slowest rank of each run. All results are compared with those of mm and NCCL
 import argparse
 import itertools
 import json
-import math
-import statistics
 import time
 
 import torch
@@ -26,7 +24,7 @@ from shingle import torch as st
 from shingle.torch.choices import PREDICTED
 from shingle.torch.warming import forced
 
-from record import join, quartiles, slowest_us, write_record
+from record import join, mean_and_least, quartiles, slowest_us, write_record
 
 BF16 = {"device": "cuda", "dtype": torch.bfloat16}
 COPIES = 10  # calls in a graph
@@ -125,8 +123,7 @@ def say_how_fast(rows):
     for theirs in ("sequential", "async_tp"):
         ratios = [row[theirs]["median_us"] / row["shingle"]["median_us"] for row in rows if theirs in row]
         if ratios:
-            mean = math.exp(statistics.fmean(map(math.log, ratios)))
-            print(f"over {theirs}: geometric mean {mean:.3f}, least {min(ratios):.3f}, of {len(ratios)} shapes")
+            print(f"over {theirs}: {mean_and_least(ratios)}, of {len(ratios)} shapes")
 
 
 def main():

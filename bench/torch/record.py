@@ -1,5 +1,6 @@
 """What the programs of this folder share: joining the ranks, timing a call, and a record for scripts/records.py."""
 import json
+import math
 import os
 import pathlib
 import statistics
@@ -65,6 +66,11 @@ def sampled(runs, args):
 def quartiles(samples):
     low, median, high = statistics.quantiles(samples, n=4)
     return {"median_us": median, "p25_us": low, "p75_us": high}
+
+
+def mean_and_least(ratios):
+    """The geometric mean and the least of speed-ups, as text."""
+    return f"geometric mean {math.exp(statistics.fmean(map(math.log, ratios))):.3f}, least {min(ratios):.3f}"
 
 
 def write_record(path, rows, **settings):

@@ -144,8 +144,8 @@ std::int32_t summing(const Machine& machine, const FusedParams& params, const Pr
 }
 
 /// Number of workers that push tokens to their experts beside the product: as many as take as long as the
-/// product does, if the machine gives both times. Each row of a few kilobytes has a place of its own, which
-/// takes a worker four times as long as a copy.
+/// product does, if the machine gives both times. Each row has a place of its own. A worker is assumed to
+/// push such rows at a quarter of its rate of copying.
 std::int32_t pushing(const Problem& p, const Machine& machine, const FusedParams& params) {
   constexpr double slower = 4;
   const std::int32_t least = helpers_of(machine, params), most = helpers_of(machine, params, 4);
