@@ -83,25 +83,18 @@ struct RowsOfA {
   std::int32_t parts = 1;
   std::int32_t part_rows = 0;
   std::int64_t stride = 0;
-  std::vector<std::int32_t> first{};  ///< by row of tiles, if no formula gives them
+  std::vector<std::int32_t> first{};   ///< by row of tiles, if no formula gives them
+  std::vector<std::int32_t> weight{};  ///< by row of tiles: number of the weight; empty: there is one
 };
 
-/// The first row of each tile of a grouped product.
 RowsOfA rows_of_groups(const Gemm& step) {
-  RowsOfA rows{0, step.a.rows, 1, step.grid.tile_rows, 0, {}};
+  RowsOfA rows{0, step.a.rows, 1, step.grid.tile_rows, 0};
   for (std::int64_t m = 0; m < step.grid.tiles_m(); ++m) {
     const ProductTile tile = product_tile(step, {m, 0});
     rows.first.push_back(static_cast<std::int32_t>(tile.group->a_row + tile.in_group));
+    rows.weight.push_back(tile.group->weight);
   }
   return rows;
-}
-
-/// Which weight each row of tiles of a product multiplies; empty if there is one.
-std::vector<std::int32_t> weights_of(const Gemm& step) {
-  std::vector<std::int32_t> weights;
-  for (std::int64_t m = 0; m < step.grid.tiles_m() && !step.groups.empty(); ++m)
-    weights.push_back(product_tile(step, {m, 0}).group->weight);
-  return weights;
 }
 
 RowsOfA rows_of_a(const Gemm& step, std::int64_t stored_rows) {
@@ -325,8 +318,8 @@ std::unique_ptr<Command> make_command(const Context& context, const Gemm& step) 
   // Loads of phantom tiles in a cluster read entries after the last row of tiles.
   if (!rows.first.empty()) rows.first.resize(rows.first.size() + choice.instance->tile.cluster - 1, 0);
   args.a_first = context.table_memory.put(rows.first);
-  if (const auto weights = weights_of(step); !weights.empty()) {
-    args.weight_of = context.table_memory.put(weights);
+  if (!rows.weight.empty()) {
+    args.weight_of = context.table_memory.put(rows.weight);
     args.weights = step.b.rows / weight_of(step, step.groups.front()).rows;
   }
   args.order = context.table_memory.put(order_of(tiling, false));

@@ -40,41 +40,25 @@ struct StagedTile {
   CUTLASS_DEVICE static int passes(const Output& output) { return output.fp32() && !output.gated() ? 2 : 1; }
   CUTLASS_DEVICE static int pass_cols(const Output& output) { return output.cols() / passes(output); }
 
-  /// Rounds and stages sums that need nothing else. Of each 16×8 block a lane holds four sums: two adjacent
-  /// ones in each of two rows, eight rows apart.
+  /// Rounds and stages sums that need nothing else.
   template <class Sums>
   CUTLASS_DEVICE void stage_plain(const Sums& sums, int thread) const {
-    const int lane = thread % 32;
-    const std::uint32_t to =
-        ptx::shared_address(memory.rows) + (thread / 32 * 16 + lane % 16) * stride + lane / 16 * 16;
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < Rows / (16 * Warps); ++i) CUTLASS_PRAGMA_UNROLL
-    for (int j = 0; j < Cols / 8; j += 2) {
-      const auto* x = &sums(i * (Cols / 2) + 4 * j);
-      ptx::stmatrix_x4(to + i * Warps * 16 * stride + j * 16, Numbers<T>::narrow(x[0], x[1]),
-                       Numbers<T>::narrow(x[2], x[3]), Numbers<T>::narrow(x[4], x[5]),
-                       Numbers<T>::narrow(x[6], x[7]));
-    }
+    stage_blocks<Cols / 8>(thread, [&](int i, int j, float(&x)[8]) {
+      const auto* sum = &sums(i * (Cols / 2) + 4 * j);
+      CUTLASS_PRAGMA_UNROLL
+      for (int v = 0; v < 8; ++v) x[v] = sum[v];
+    });
   }
 
   /// Rounds and stages silu(gate) · up.
   template <class Sums>
   CUTLASS_DEVICE void stage_gated(const Sums& sums, int thread) const {
-    const int lane = thread % 32;
-    const std::uint32_t to =
-        ptx::shared_address(memory.rows) + (thread / 32 * 16 + lane % 16) * stride + lane / 16 * 16;
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < Rows / (16 * Warps); ++i) CUTLASS_PRAGMA_UNROLL
-    for (int j = 0; j < Cols / 16; j += 2) {
+    stage_blocks<Cols / 16>(thread, [&](int i, int j, float(&x)[8]) {
       const auto* gate = &sums(i * (Cols / 2) + 4 * j);
       const auto* up = gate + Cols / 4;
-      float x[8];
       CUTLASS_PRAGMA_UNROLL
       for (int v = 0; v < 8; ++v) x[v] = silu(gate[v]) * up[v];
-      ptx::stmatrix_x4(to + i * Warps * 16 * stride + j * 16, Numbers<T>::narrow(x[0], x[1]),
-                       Numbers<T>::narrow(x[2], x[3]), Numbers<T>::narrow(x[4], x[5]),
-                       Numbers<T>::narrow(x[6], x[7]));
-    }
+    });
   }
 
   /// Stages half of the tile's output columns, one chunk of sixteen rows at a time. With swiglu, half of a
@@ -97,6 +81,24 @@ struct StagedTile {
   }
 
  private:
+  /// Rounds and stages a row of `Blocks` 16×8 blocks of each block of rows. `get(i, j, x)` gives the values
+  /// of blocks j and j + 1. Of each a lane holds four: two adjacent ones in each of two rows, eight rows
+  /// apart.
+  template <int Blocks, class Get>
+  CUTLASS_DEVICE void stage_blocks(int thread, Get&& get) const {
+    const int lane = thread % 32;
+    const std::uint32_t to =
+        ptx::shared_address(memory.rows) + (thread / 32 * 16 + lane % 16) * stride + lane / 16 * 16;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < Rows / (16 * Warps); ++i) CUTLASS_PRAGMA_UNROLL
+    for (int j = 0; j < Blocks; j += 2) {
+      float x[8];
+      get(i, j, x);
+      ptx::stmatrix_x4(to + i * Warps * 16 * stride + j * 16, Numbers<T>::narrow(x[0], x[1]),
+                       Numbers<T>::narrow(x[2], x[3]), Numbers<T>::narrow(x[4], x[5]),
+                       Numbers<T>::narrow(x[6], x[7]));
+    }
+  }
   /// The 16-byte words of a scratch row are permuted by the row's number, which avoids bank conflicts on both
   /// sides.
   CUTLASS_DEVICE static std::uint32_t word_at(std::uint32_t scratch, int row, int word) {
