@@ -16,7 +16,9 @@ struct Judge::Squares {
 
 bool rounds(const Problem& problem, Role role) {
   const Activation activation = problem.epilogue.activation;
-  return problem.traits().attends || problem.traits().combines() ||
+  int exponent = 0;
+  const bool halves = std::abs(std::frexp(problem.epilogue.scale, &exponent)) == 0.5f;  // a power of two
+  return !halves || problem.traits().attends || problem.traits().combines() ||
          (activation != Activation::none && activation != Activation::relu) ||
          (role == Role::out && problem.norm.enabled);
 }
@@ -33,8 +35,9 @@ void Judge::compare(const GotRows& of, Finish& finish, const double* x, double s
   for (std::int64_t i = 0; i < of.rows; ++i) {
     const RowResult& result = finish(x + i * p.n, of.row + i);
     const std::vector<double>& reference = of.role == Role::sum ? result.sum : result.out;
-    const std::size_t offset = static_cast<std::size_t>(i * cols) * size_bytes(p.dtype);
-    widen(p.dtype, static_cast<const std::byte*>(of.elements) + offset, got.data(), got.size());
+    const DType type = dtype_of(p, of.role);
+    const std::size_t offset = static_cast<std::size_t>(i * cols) * size_bytes(type);
+    widen(type, static_cast<const std::byte*>(of.elements) + offset, got.data(), got.size());
     // A norm scales a row and its error by the same factor, which is large for rows of small elements.
     const double row_size = normalised ? weight * std::max(1.0, size * result.factor) : size;
     least += row_size * row_size;

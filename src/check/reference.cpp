@@ -154,13 +154,14 @@ std::vector<double> read_vector(const Inputs& inputs, int rank, Role role) {
   return values;
 }
 
-/// out = activation(x + bias). `bias` may be empty. For swiglu x is [gate | up].
-void apply(Activation activation, const double* x, const std::vector<double>& bias, std::span<double> out) {
+/// out = scale · activation(x + bias). `bias` may be empty. For swiglu x is [gate | up].
+void apply(const Epilogue& epilogue, const double* x, const std::vector<double>& bias,
+           std::span<double> out) {
   const std::size_t cols = out.size();
   const auto biased = [&](std::size_t i) { return bias.empty() ? x[i] : x[i] + bias[i]; };
   for (std::size_t i = 0; i < cols; ++i) {
-    out[i] = activate(activation, biased(i));
-    if (activation == Activation::swiglu) out[i] *= biased(cols + i);
+    out[i] = activate(epilogue.activation, biased(i)) * static_cast<double>(epilogue.scale);
+    if (epilogue.activation == Activation::swiglu) out[i] *= biased(cols + i);
   }
 }
 
@@ -176,7 +177,7 @@ std::vector<double> first_product(const Inputs& inputs, const std::vector<ARows>
       p.epilogue.bias ? read_vector(inputs, term, Role::bias) : std::vector<double>{};
   std::vector<double> hidden(static_cast<std::size_t>(rows * p.inner));
   for (std::int64_t row = 0; row < rows; ++row)
-    apply(p.epilogue.activation, x.data() + row * p.b_cols(), bias,
+    apply(p.epilogue, x.data() + row * p.b_cols(), bias,
           std::span(hidden).subspan(static_cast<std::size_t>(row * p.inner),
                                     static_cast<std::size_t>(p.inner)));
   return hidden;
@@ -313,7 +314,7 @@ Product multiply(const Inputs& inputs, const Panel& panel) {
   double mean_square = 0;
   const auto add = p.traits().combines() ? add_choices : p.traits().multiplies() ? add_term : add_rows;
   for (const int term : panel.terms) mean_square += add(inputs, panel, term, product.x);
-  product.scale = std::sqrt(mean_square);
+  product.scale = std::sqrt(mean_square) * std::abs(static_cast<double>(p.epilogue.scale));
   return product;
 }
 
@@ -333,7 +334,7 @@ const RowResult& Finish::operator()(const double* x, std::int64_t row) {
   const Problem& p = inputs_.problem();
   std::vector<double>& out = result_.out;
   const std::size_t cols = out.size();
-  apply(p.result_epilogue().activation, x, bias_, out);
+  apply(p.result_epilogue(), x, bias_, out);
   if (!p.norm.enabled) return result_;
   if (p.norm.residual) {
     inputs_.read(rank_, Role::residual, {row, 1, 0, static_cast<std::int64_t>(cols)}, residual_.data());

@@ -56,15 +56,22 @@ void validate_attention(const Problem& p) {
   if (p.transpose_a) throw InvalidArgument("attention takes Q by rows: transpose_a must be off");
 }
 
-/// Requires a collective alone to move rows unchanged, or an all-reduce to sum and normalise them.
+bool adjusts_sums(const Problem& p) {
+  return p.epilogue.scale != 1 || p.f32_sums;
+}
+
+/// Requires a collective alone to move rows unchanged, or to sum them, and an all-reduce to normalise them.
 void validate_collective(const Problem& p) {
   if (p.n != p.k)
     throw InvalidArgument(
         fmt::format("{} has no GEMM: n = {} and k = {} must be equal", name(p.op), p.n, p.k));
-  if (p.transpose_a || p.transpose_b || p.epilogue.any())
-    throw InvalidArgument(fmt::format("{} has no GEMM: it takes no transposes or epilogue", name(p.op)));
+  if (p.transpose_a || p.transpose_b || p.epilogue.bias || p.epilogue.activation != Activation::none)
+    throw InvalidArgument(
+        fmt::format("{} has no GEMM: it takes no transposes, bias or activation", name(p.op)));
   if (p.norm.enabled && p.op != Op::allreduce)
     throw InvalidArgument(fmt::format("{} takes no norm: allreduce does", name(p.op)));
+  if (p.norm.enabled && adjusts_sums(p))
+    throw InvalidArgument("an allreduce with a norm takes neither a scale nor f32 sums");
 }
 
 /// Requires experts and routing to match, and refuses options that a grouped product does not have.
@@ -134,6 +141,11 @@ void Problem::validate() const {
   }
   if (!traits().grouped && experts != Experts{})
     throw InvalidArgument(fmt::format("{} has no experts", name(op)));
+  if (!std::isfinite(epilogue.scale))
+    throw InvalidArgument(fmt::format("scale = {} must be finite", epilogue.scale));
+  if (adjusts_sums(*this) && !(traits().is_collective() && traits().reduces()))
+    throw InvalidArgument(
+        fmt::format("{} takes neither a scale nor f32 sums: reducescatter and allreduce do", name(op)));
   if (traits().is_collective()) validate_collective(*this);
   if (traits().attends) {
     validate_attention(*this);
@@ -283,8 +295,8 @@ bool Problem::operator==(const Problem& o) const {
   const bool same_routing = routing && o.routing ? *routing == *o.routing : routing == o.routing;
   return op == o.op && world == o.world && m == o.m && n == o.n && k == o.k && inner == o.inner &&
          dtype == o.dtype && transpose_a == o.transpose_a && transpose_b == o.transpose_b &&
-         epilogue == o.epilogue && norm == o.norm && row_order == o.row_order && row_block == o.row_block &&
-         attention == o.attention && experts == o.experts && same_routing;
+         epilogue == o.epilogue && f32_sums == o.f32_sums && norm == o.norm && row_order == o.row_order &&
+         row_block == o.row_block && attention == o.attention && experts == o.experts && same_routing;
 }
 
 std::string describe(const Problem& p) {
@@ -305,6 +317,8 @@ std::string describe(const Problem& p) {
   if (p.transpose_b) text += ", B transposed";
   if (p.epilogue.bias) text += ", bias";
   if (p.epilogue.activation != Activation::none) text += fmt::format(", {}", name(p.epilogue.activation));
+  if (p.epilogue.scale != 1) text += fmt::format(", times {}", p.epilogue.scale);
+  if (p.f32_sums) text += ", sums in f32";
   if (p.norm.enabled) text += p.norm.residual ? ", residual + rmsnorm" : ", rmsnorm";
   if (p.row_order == RowOrder::zigzag) text += ", zigzag";
   if (p.row_order == RowOrder::block_cyclic) text += fmt::format(", rows dealt in blocks of {}", p.row_block);

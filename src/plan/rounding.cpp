@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "shingle/plan/shapes.hpp"
+
 namespace shingle {
 namespace {
 
@@ -16,6 +18,11 @@ std::string before_the_product(const Problem& p) {
   if (p.op == Op::attention_reducescatter)
     return fmt::format("attention is computed in fp32 and rounded once to {}; ", name(p.dtype));
   return "";
+}
+
+/// What a sum over ranks passes on its way to the result: ", multiplied by 0.5" or nothing.
+std::string scaled(const Problem& p) {
+  return p.epilogue.scale == 1 ? "" : fmt::format(", multiplied by {}", p.epilogue.scale);
 }
 
 std::string by_library(DType dtype, std::string_view who) {
@@ -91,8 +98,9 @@ std::string result_of(const Problem& p, const Rounding& rounding) {
     case Summing::rank_order:
       return products(rounding.staged) +
              fmt::format(
-                 "{} summed in fp32 in rank order, bit-identical from run to run, and rounded once to {}",
-                 p.traits().multiplies() ? " for their way; they are" : "ranks' values are", type);
+                 "{} summed in fp32 in rank order, bit-identical from run to run{}, and rounded once to {}",
+                 p.traits().multiplies() ? " for their way; they are" : "ranks' values are", scaled(p),
+                 name(dtype_of(p, Role::out)));
     case Summing::ring:
       return products(p.dtype) +
              fmt::format(
@@ -133,7 +141,7 @@ void add_statements(const Workload& workload, std::vector<Rounding>& all) {
 std::string sentence(const Work& work, const Rounding& rounding) {
   return std::visit([&](const auto& of) { return result_of(of, rounding); }, work) +
          (rounding.last_pass ? fmt::format("; a last pass works on these in fp32 and rounds once more to {}",
-                                           name(dtype_of(work)))
+                                           name(dtype_of(work, Role::out)))
                              : "");
 }
 

@@ -96,11 +96,12 @@ bool is_f32(Role role) {
 }  // namespace
 
 DType dtype_of(const Problem& problem, Role role) {
-  return is_f32(role) ? DType::f32 : problem.dtype;
+  return is_f32(role) || (problem.f32_sums && role == Role::out) ? DType::f32 : problem.dtype;
 }
 
 DType dtype_of(const Work& work, Role role) {
-  return is_f32(role) ? DType::f32 : dtype_of(work);
+  const auto* problem = std::get_if<Problem>(&work);
+  return problem ? dtype_of(*problem, role) : dtype_of(work);
 }
 
 std::int64_t bytes_of(const Problem& problem, Role role, int rank) {

@@ -25,13 +25,15 @@ TEST_P(BackendContract, PassReordersSlots) {
 }
 
 /// Two sources with phantom rows, alike or of different types; a part of the positions only.
-TEST_P(BackendContract, PassSumsAndActivates) {
+TEST_P(BackendContract, PassSumsScalesAndActivates) {
   struct Types {
     DType first, second, out;
+    float scale = 1;
   };
   for (const Types& types :
        {Types{DType::f32, DType::bf16, DType::f32}, Types{DType::f32, DType::f32, DType::f32},
-        Types{DType::f32, DType::f32, DType::bf16}, Types{DType::f16, DType::f16, DType::f16}})
+        Types{DType::f32, DType::f32, DType::bf16}, Types{DType::f16, DType::f16, DType::f16},
+        Types{DType::bf16, DType::bf16, DType::f32, 0.5f}, Types{DType::bf16, DType::bf16, DType::bf16, -2}})
     for (const Activation activation :
          {Activation::none, Activation::relu, Activation::gelu, Activation::silu}) {
       SCOPED_TRACE(std::string(name(types.first)) + " and " + std::string(name(types.second)) + " to " +
@@ -49,7 +51,7 @@ TEST_P(BackendContract, PassSumsAndActivates) {
         pass.from = {Maker::in_place(make.rows(a, rank, 3, 9)), Maker::in_place(make.all(b, rank))};
         pass.to = Maker::in_place(make.all(out, rank));
         std::get<placement::Matrix>(pass.to.form).rows.limit = 8;  // the last row is phantom
-        pass.epilogue = {true, activation};
+        pass.epilogue = {true, activation, types.scale};
         pass.bias = make.all(bias, rank);
         make.step(rank, 0, pass);
       }
@@ -63,9 +65,9 @@ TEST_P(BackendContract, PassSumsAndActivates) {
           Role::out,
           [&](int rank, std::int64_t row, std::int64_t col) {
             if (row < 3 || row == 8) return std::nan("");
-            return activated(activation, static_cast<double>(element(rank, Role::a, row + 3, col)) +
-                                             element(rank, Role::b, row, col) +
-                                             element(rank, Role::bias, 0, col));
+            const double sum =
+                static_cast<double>(element(rank, Role::a, row + 3, col)) + element(rank, Role::b, row, col);
+            return activated(activation, types.scale * sum + element(rank, Role::bias, 0, col));
           },
           types.out == DType::f32 ? 1e-6 : epsilon(types.out));
     }

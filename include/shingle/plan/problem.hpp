@@ -120,11 +120,14 @@ Activation parse_activation(std::string_view text);
 ///
 /// gelu is the exact x·Φ(x). swiglu takes B = [gate | up] of N columns in all and yields N/2 columns
 /// silu(A·gate) · (A·up). Here N is b_cols() if there are two products.
+///
+/// `scale` is for a reducescatter or an allreduce alone, such as 1/W for the mean over W ranks.
 struct Epilogue {
   bool bias = false;  ///< a row vector of N elements, added before the activation
   Activation activation = Activation::none;
+  float scale = 1;  ///< factor of a sum over ranks
 
-  bool any() const { return bias || activation != Activation::none; }
+  bool any() const { return bias || activation != Activation::none || scale != 1; }
   bool operator==(const Epilogue&) const = default;
 };
 
@@ -225,6 +228,9 @@ struct Problem {
   bool transpose_a = false;
   bool transpose_b = false;
   Epilogue epilogue{};
+  /// reducescatter and allreduce alone: the output is f32. With a narrower dtype the ranks' values then
+  /// travel in that dtype, and their sum in fp32 is not rounded.
+  bool f32_sums = false;
   Norm norm{};
   RowOrder row_order = RowOrder::contiguous;
   std::int64_t row_block = 0;                ///< block_cyclic: rows of a block; else 0

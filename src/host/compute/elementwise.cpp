@@ -151,6 +151,7 @@ void ElementwiseTask::run_tile(Worker& worker, std::int64_t position) const {
         widen_add(from_[s].type, source, x, tile.cols);
       }
     }
+    if (step_.epilogue.scale != 1) multiply(x, step_.epilogue.scale, tile.cols);
     if (step_.epilogue.bias) add(x, bias, tile.cols);
     activate(step_.epilogue.activation, x, tile.cols);
     narrow(to_.type, x, to[i], tile.cols);

@@ -171,6 +171,10 @@ SHINGLE_VECTOR void add_scaled(float* x, const float* y, float factor, std::int6
   for (std::int64_t i = 0; i < count; ++i) x[i] += factor * y[i];
 }
 
+SHINGLE_VECTOR void multiply(float* x, float factor, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) x[i] *= factor;
+}
+
 SHINGLE_VECTOR void add(float* x, const float* bias, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) x[i] += bias[i];
 }

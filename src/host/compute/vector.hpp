@@ -22,6 +22,8 @@ void sum(DType type, std::span<const std::byte* const> sources, std::span<std::b
 
 /// x += factor · y.
 void add_scaled(float* x, const float* y, float factor, std::int64_t count);
+/// x *= factor.
+void multiply(float* x, float factor, std::int64_t count);
 /// x += bias. Below: relu, gelu and silu in place.
 void add(float* x, const float* bias, std::int64_t count);
 void activate(Activation activation, float* x, std::int64_t count);

@@ -134,6 +134,7 @@ void fields(auto& f, Is<TileOrder> auto& o) {
 void fields(auto& f, Is<Epilogue> auto& e) {
   f.optional("bias", e.bias);
   f.optional("activation", e.activation);
+  f.optional("scale", e.scale, 1.0f);
 }
 
 void fields(auto& f, Is<Norm> auto& n) {
@@ -234,6 +235,7 @@ void fields(auto& f, P& p) {
   f.optional("transpose_a", p.transpose_a);
   f.optional("transpose_b", p.transpose_b);
   f.optional("epilogue", p.epilogue);
+  f.optional("f32_sums", p.f32_sums);
   f.optional("norm", p.norm);
   f.optional("row_order", p.row_order);
   f.optional("row_block", p.row_block);

@@ -204,6 +204,7 @@ class Describer {
   std::string epilogue(const Epilogue& e) const {
     std::string text = e.bias ? " + bias" : "";
     if (e.activation != Activation::none) text += fmt::format(", {}", name(e.activation));
+    if (e.scale != 1) text += fmt::format(", times {}", e.scale);
     return text;
   }
 

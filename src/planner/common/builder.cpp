@@ -253,7 +253,7 @@ Placement Builder::stacked(const Slice& slice) {
 
 bool Builder::needs_finishing() const {
   const Problem& p = problem();
-  return p.norm.enabled || (p.traits().reduces() && p.result_epilogue().any());
+  return p.norm.enabled || p.f32_sums || (p.traits().reduces() && p.result_epilogue().any());
 }
 
 bool Builder::row_wise_finishing() const {

@@ -198,6 +198,8 @@ std::optional<Reason> not_served(const Problem& p) {
   if (p.op == Op::allgather)
     return Reason{
         "low-latency would turn -0.0 into 0.0, and an allgather moves values as they are: use copy-engine"};
+  if (p.result_epilogue().scale != 1 || p.f32_sums)
+    return Reason{"low-latency neither scales sums nor widens them: use copy-engine"};
   if (p.traits().reduces() && p.result_epilogue().activation == Activation::swiglu)
     return Reason{"swiglu of a sum needs another pass: use fused or sequential"};
   constexpr std::int64_t word = 16, most_row = 128 << 10;  // bytes: stores of the kernel, and its registers

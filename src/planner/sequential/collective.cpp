@@ -21,7 +21,7 @@ class EqualParts {
       : send_(build.a),
         recv_(build.out),
         first_(build.problem().a_rows(0) != send_rows || !even(build)),
-        last_(build.problem().out_rows(0) != recv_rows || !even(build)) {
+        last_(build.problem().out_rows(0) != recv_rows || !even(build) || build.needs_finishing()) {
     if (first_)
       send_ = build.buffer("padded", send_rows, build.problem().n), ready_ = build.counter("padded", 1);
     if (last_)
@@ -36,7 +36,7 @@ class EqualParts {
     build.collective(rank, kind, build.all(send_, rank), build.all(recv_, rank));
     if (last_) {
       hand_over(build, rank, arrived_, communicate_lane, compute_lane);
-      copy_rows(build, rank, recv_, build.out, build.problem().out_rows(rank));
+      finish_rows(build, rank, recv_, build.problem().out_rows(rank));
     }
   }
 

@@ -112,6 +112,7 @@ void StepCheck::operator()(const Gemm& g) const {
   placement({"out"}, g.out, placed_rows(g));
   store({"out"}, g.out.slice);
   hooks(g.gates, g.notify, g.grid);
+  require(g.epilogue.scale == 1, {"epilogue"}, "a product has no scale, not {}", g.epilogue.scale);
   resources(g.resources);
 }
 
@@ -176,6 +177,8 @@ void StepCheck::operator()(const Elementwise& e) const {
             e.factors.cols, e.grid.rows, e.from.size());
     require(!row_wise(e) && !e.epilogue.any(), {"factors"}, "a weighted sum has no epilogue and no norm");
   }
+  require(e.epilogue.scale == 1 || !row_wise(e), {"epilogue"}, "a norm or swiglu has no scale, not {}",
+          e.epilogue.scale);
   // The output of a row of tiles is one piece, as wide as the output.
   const std::int64_t wide = row_wise(e) ? out_cols : 0;
   placement({"to"}, e.to, e.grid, wide);

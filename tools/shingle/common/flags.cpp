@@ -24,8 +24,9 @@ std::int64_t extent(const std::string& text) {
   return whole(text, 1, max_extent);
 }
 
-Epilogue parse_epilogue(const std::string& text) {
-  Epilogue epilogue;
+/// `scale` is that of another flag.
+Epilogue parse_epilogue(const std::string& text, float scale) {
+  Epilogue epilogue{.scale = scale};
   for (const std::string& part : split(text, ',')) {
     if (part == "bias") {
       epilogue.bias = true;
@@ -60,12 +61,14 @@ std::vector<Mechanism> parse_mechanisms(const std::string& text) {
   return mechanisms;
 }
 
-std::uint64_t parse_seed(const std::string& text) {
-  std::uint64_t seed = 0;
+/// A number of this type.
+template <class T>
+T parse_number(const std::string& text) {
+  T number{};
   const char* end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, seed);
+  const auto [rest, error] = std::from_chars(text.data(), end, number);
   if (error != std::errc{} || rest != end) throw InvalidArgument(fmt::format("'{}' is not a number", text));
-  return seed;
+  return number;
 }
 
 }  // namespace
@@ -165,13 +168,16 @@ void add_problem_flags(CLI::App& app, ProblemFlags& flags) {
   grouped(app.add_flag("--transpose-a", flags.transpose_a, "A is stored K×M (the weight gradient)"));
   grouped(app.add_flag("--transpose-b", flags.transpose_b, "B is stored N×K (a Linear layer's weight)"));
   grouped(add(app, "--epilogue", "LIST", "bias, or one of relu, gelu, silu, swiglu, or both: bias,silu",
-              [&](auto& t) { flags.epilogue = parse_epilogue(t); }));
+              [&](auto& t) { flags.epilogue = parse_epilogue(t, flags.epilogue.scale); }));
   grouped(add(app, "--activation", "NAME", "Activation alone; with two products, the one between them",
               [&](auto& t) {
                 if (flags.epilogue.activation != Activation::none)
                   throw InvalidArgument("--epilogue has an activation already");
                 flags.epilogue.activation = parse_activation(t);
               }));
+  grouped(add(app, "--scale", "X", "reducescatter, allreduce: factor of the sum, such as 0.25",
+              [&](auto& t) { flags.epilogue.scale = parse_number<float>(t); }));
+  grouped(app.add_flag("--f32-sums", flags.f32_sums, "reducescatter, allreduce: the output is f32"));
   grouped(app.add_flag("--norm", flags.norm, "RMSNorm of the result"));
   grouped(app.add_flag("--residual", flags.residual, "Residual that is added before the norm"));
   grouped(app.add_option("--routing", flags.routing,
@@ -187,7 +193,7 @@ void add_problem_flags(CLI::App& app, ProblemFlags& flags) {
   grouped(add(app, "--row-block", "ROWS", "Rows of a block with block-cyclic",
               [&](auto& t) { flags.row_block = extent(t); }));
   grouped(add(app, "--seed", "N", "Seed of the random inputs and routings",
-              [&](auto& t) { flags.seed = parse_seed(t); }));
+              [&](auto& t) { flags.seed = parse_number<std::uint64_t>(t); }));
   exclude(app, model, {group::problem, group::attention}, {"--dtype", "--seed"});
 }
 

@@ -30,6 +30,7 @@ struct ProblemFlags {
   Attention attention;
   Experts experts;
   Epilogue epilogue;
+  bool f32_sums = false;
   bool norm = false, residual = false;
   std::string routing;  ///< a pattern or a file; empty: random
   RowOrder row_order = RowOrder::contiguous;

@@ -124,6 +124,7 @@ void apply_flags(const ProblemFlags& flags, Problem& problem) {
   problem.transpose_a = flags.transpose_a;
   problem.transpose_b = flags.transpose_b;
   problem.epilogue = flags.epilogue;
+  problem.f32_sums = flags.f32_sums;
   problem.attention = flags.attention;
   problem.experts = flags.experts;
   if (problem.traits().grouped && flags.experts.topk == 0) problem.experts.topk = 1;
