@@ -42,6 +42,8 @@ std::optional<std::string> excuse_of_engines(const Problem& p, const CopyEngineP
   if (p.row_order == RowOrder::block_cyclic) return "rows dealt";
   if (params.poll == PollScope::collective && params.trigger == EngineTrigger::direct)
     return "one place, many writers";
+  const bool slices = p.traits().reduces() && params.sum_slices > 1;
+  if (slices && params.trigger == EngineTrigger::host) return "a thread awaits all engines";
   const bool gathers = p.op == Op::allgather || p.op == Op::allgather_gemm || p.op == Op::gemm_allgather_gemm;
   const bool all = p.op == Op::allreduce || p.op == Op::gemm_allreduce;
   switch (params.variant) {
@@ -53,6 +55,7 @@ std::optional<std::string> excuse_of_engines(const Problem& p, const CopyEngineP
       break;
     case CopyVariant::swap:
       if (gathers || (p.routing && !symmetric(*p.routing))) return "as much each way";
+      if (slices) return "whole shards";
       break;
     default:
       break;
@@ -65,6 +68,7 @@ std::optional<std::string> excuse_of_low_latency(const Problem& p, const Machine
   const OperatorTraits& of = p.traits();
   if (p.op == Op::gemm || of.attends || of.chains() || of.routes()) return "another kind of operator";
   if (p.op == Op::allgather) return "values stay as they are";
+  if (p.epilogue.scale != 1 || p.f32_sums) return "plain sums";
   if (machine.workers <= machine.collective_workers) return "workers";
   const std::int64_t row = (of.gathers() ? p.k : p.n) * static_cast<std::int64_t>(size_bytes(p.dtype));
   if (row % 16 != 0) return "words";

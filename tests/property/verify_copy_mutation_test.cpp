@@ -121,7 +121,9 @@ bool sync_too_soon(Plan& plan, Dice& dice) {
   const At command{at->rank, at->lane, at->step - 1};
   At behind = *at;
   const auto steps = static_cast<int>(lane_of(plan, *at).steps.size());
-  while (behind.step < steps && std::holds_alternative<Notify>(step_of(plan, behind))) ++behind.step;
+  const bool slices = chosen(plan).sum_slices > 1;  // the notify of a later slice tells of this one, too
+  while (behind.step < steps && (slices || std::holds_alternative<Notify>(step_of(plan, behind))))
+    ++behind.step;
   insert_step(plan, behind, step_of(plan, command));
   remove_step(plan, command);
   return true;

@@ -125,6 +125,11 @@ Problem random_problem(Source& draw, const Limits& limits = {}) {
     if (p.epilogue.activation == Activation::swiglu && !p.traits().chains()) p.n *= 2;
   }
   if (p.traits().multiplies() && !grouped && chance(draw, 35)) p.norm = {true, chance(draw, 50)};
+  if (p.traits().is_collective() && p.traits().reduces()) {  // by what is drawn already
+    constexpr float scales[] = {1.0f, 0.5f, 1.0f / 3, -2.0f};
+    p.f32_sums = p.n % 2 == 0;
+    p.epilogue.scale = scales[p.m % std::ssize(scales)];
+  }
   if ((p.op == Op::gemm_reducescatter || p.op == Op::allgather_gemm) && chance(draw, 40)) {
     p.row_order = RowOrder::block_cyclic;
     p.row_block = draw.size(1, 20);
@@ -210,6 +215,8 @@ std::array<Params, std::variant_size_v<Params>> random_params(Source& draw, cons
   engines.trigger = one_of(draw, {EngineTrigger::host, EngineTrigger::direct});
   engines.poll = one_of(draw, {PollScope::engine, PollScope::rank, PollScope::collective});
   if (chance(draw, 50)) engines.launchers = static_cast<std::int32_t>(draw.size(1, problem.world));
+  engines.sum_slices = ring.slices;
+  engines.sum_workers = chunked.chunks % 3;
   ring.unregistered = fused.unregistered = engines.unregistered = chance(draw, 30);
   fused.tile = engines.tile = tile;
   LowLatencyParams low_latency;

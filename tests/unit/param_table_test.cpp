@@ -23,13 +23,13 @@ using testing::ThrowsMessage;
 
 /// A value of each flag that is not its default.
 const std::map<std::string, std::string> values{
-    {"comm-workers", "2"}, {"chunks", "3"},    {"slices", "3"},        {"groups", "1,1"},
-    {"helpers", "3"},      {"stage-fp32", ""}, {"one-shot", ""},       {"comm-rows", "64"},
-    {"pull", ""},          {"mover", "store"}, {"comm-order", "same"}, {"row-parallel", ""},
-    {"variant", "pcpy"},   {"engines", "2"},   {"prelaunch", ""},      {"poll", "rank"},
-    {"trigger", "direct"}, {"launchers", "2"}, {"unregistered", ""},   {"tile", "16x32"},
-    {"raster", "m"},       {"swizzle", "2"},   {"cluster", "2x1"},     {"rotation", "1"},
-    {"hops", "2"}};
+    {"comm-workers", "2"}, {"chunks", "3"},     {"slices", "3"},        {"groups", "1,1"},
+    {"helpers", "3"},      {"stage-fp32", ""},  {"one-shot", ""},       {"comm-rows", "64"},
+    {"pull", ""},          {"mover", "store"},  {"comm-order", "same"}, {"row-parallel", ""},
+    {"variant", "pcpy"},   {"engines", "2"},    {"prelaunch", ""},      {"poll", "rank"},
+    {"trigger", "direct"}, {"launchers", "2"},  {"unregistered", ""},   {"tile", "16x32"},
+    {"raster", "m"},       {"swizzle", "2"},    {"cluster", "2x1"},     {"rotation", "1"},
+    {"hops", "2"},         {"sum-slices", "2"}, {"sum-workers", "2"}};
 
 /// A flag with its value, as the command line reads it.
 ParamList flag_of(const std::string& name) {
@@ -160,8 +160,9 @@ TEST(ParamTable, KeepsEveryFieldOfFused) {
 
 TEST(ParamTable, KeepsEveryFieldOfCopyEngine) {
   CopyEngineParams all;
-  auto& [tile, variant, engines, prelaunch, poll, trigger, launchers, unregistered, symmetric] = all;
-  tile = every_tile_field(), engines = 2, launchers = 3;
+  auto& [tile, variant, engines, prelaunch, poll, trigger, launchers, sum_slices, sum_workers, unregistered,
+         symmetric] = all;
+  tile = every_tile_field(), engines = 2, launchers = 3, sum_slices = 4, sum_workers = 5;
   prelaunch = unregistered = symmetric = true;
   variant = CopyVariant::b2b, poll = PollScope::rank, trigger = EngineTrigger::direct;
   expect_kept(all);

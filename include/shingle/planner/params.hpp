@@ -155,8 +155,10 @@ struct CopyEngineParams {
   bool prelaunch = false;    ///< commands are queued in the engines and wait for their trigger
   PollScope poll = PollScope::engine;
   EngineTrigger trigger = EngineTrigger::host;
-  std::int32_t launchers = 0;  ///< threads that create the commands of all ranks; 0: one
-  bool unregistered = false;   ///< each part is copied to the output as it arrives
+  std::int32_t launchers = 0;    ///< threads that create the commands of all ranks; 0: one
+  std::int32_t sum_slices = 0;   ///< of each shard: one is summed while the next comes; 0: one
+  std::int32_t sum_workers = 0;  ///< workers that sum; 0: all
+  bool unregistered = false;     ///< each part is copied to the output as it arrives
   bool symmetric = false;
   static const planner::ParamTable<CopyEngineParams>& table();
   bool operator==(const CopyEngineParams&) const = default;

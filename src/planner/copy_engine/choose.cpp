@@ -32,6 +32,11 @@ std::optional<Reason> unserved_by_engines(const Problem& p, const Machine& machi
   if (params.launchers < 0 || params.launchers > p.world)
     return Reason{fmt::format("launchers = {} is outside [1, {}]: a rank has no more than one",
                               params.launchers, p.world)};
+  if (params.sum_slices < 0 || params.sum_slices > static_cast<std::int32_t>(max_slices) / p.world)
+    return Reason{fmt::format("sum_slices = {} is outside [1, {}]", params.sum_slices, max_slices / p.world)};
+  if (params.sum_workers < 0) return Reason{"sum_workers must not be negative"};
+  if (p.traits().reduces() && params.sum_slices > 1 && params.trigger == EngineTrigger::host)
+    return Reason{"sum_slices follow one another in the engines: they need --trigger direct"};
   // Ranks that add to one count may be an epoch ahead, and their adds would be taken for those of other
   // ranks.
   if (params.poll == PollScope::collective && params.trigger == EngineTrigger::direct)
@@ -53,6 +58,8 @@ std::optional<Reason> unfit(const Problem& p, CopyVariant variant, const CopyEng
         name(p.op))};
   if (variant == CopyVariant::swap && !symmetric)
     return Reason{"swap exchanges rows in place: any two ranks must send each other the same number of rows"};
+  if (variant == CopyVariant::swap && p.traits().reduces() && params.sum_slices > 1)
+    return Reason{"swap exchanges whole shards in place: it takes no sum_slices"};
   if (variant == CopyVariant::ring && params.engines > 1)
     return Reason{fmt::format("ring has one engine a rank, not {}", params.engines)};
   return std::nullopt;
@@ -135,6 +142,10 @@ Result<CopyEngineParams> engine_params(const Problem& problem, const Machine& ma
     const TileSize tile = tile_size(machine, params.tile);
     chosen.tile = {tile.rows, tile.cols,
                    params.tile.order == TileOrder{} ? machine.order : params.tile.order};
+  }
+  if (problem.traits().reduces()) {
+    chosen.sum_slices = params.sum_slices;
+    chosen.sum_workers = std::min(params.sum_workers, machine.workers);
   }
   chosen.prelaunch = params.prelaunch;
   chosen.unregistered = params.unregistered;

@@ -6,6 +6,7 @@
 #include "choose.hpp"
 #include "planner/common/pools.hpp"
 #include "planner/common/symmetry.hpp"
+#include "reductions.hpp"
 #include "transfers.hpp"
 
 namespace shingle {
@@ -53,26 +54,6 @@ Slice shard_of(const CopyEngineBuilder& build, std::int32_t buffer, int rank, in
   return build.rows(buffer, rank, rows > 0 ? index * build.problem().shard_rows() : 0, rows);
 }
 
-/// Copies within a rank, on the compute lane.
-void copy_rows(CopyEngineBuilder& build, int rank, const Slice& from, const Slice& to) {
-  if (from.rows > 0) build.step(rank, compute_lane, Copy{from, to});
-}
-
-/// A GEMM before engines. If its tiles trigger the engines, it uses the tile of the params, else of the
-/// machine. Otherwise it is a call of cuBLASLt or oneDNN. On GPUs with many workers it leaves one for the
-/// waiting kernels beside it.
-Gemm triggering(const CopyEngineBuilder& build, Gemm gemm) {
-  const CopyEngineParams& params = build.params();
-  if (params.trigger == EngineTrigger::direct)
-    gemm.grid =
-        make_grid(gemm.grid.rows, gemm.grid.cols,
-                  static_cast<std::int32_t>(larger(smaller(params.tile.rows, gemm.grid.rows), 1)),
-                  static_cast<std::int32_t>(smaller(params.tile.cols, gemm.grid.cols)), params.tile.order);
-  constexpr std::int32_t many = 32;
-  if (build.workers() > many) gemm.resources = {1, build.workers() - 1};
-  return gemm;
-}
-
 // ----------------------------------------------------------------------------------------------------------
 // gathers
 
@@ -100,15 +81,15 @@ void plan_gather(CopyEngineBuilder& build, CopyVariant variant) {
   Transfer transfer(build, shards(build, own, gathered), variant, &handshake);
   for (int r = 0; r < p.world; ++r) {
     if (const Slice made = own(r); produces && made.rows > 0) {
-      Gemm gemm = triggering(build, build.up_gemm(r, build.one_tile(made.rows, made.cols),
-                                                  RowMap::identity(made.rows), Builder::in_place(made)));
+      Gemm gemm = build.triggering(build.up_gemm(r, build.one_tile(made.rows, made.cols),
+                                                 RowMap::identity(made.rows), Builder::in_place(made)));
       transfer.hook(gemm.grid, gemm.notify, r);
       build.step(r, compute_lane, std::move(gemm));
     }
     transfer.ready(build, r);
-    if (!produces) copy_rows(build, r, own(r), shard_of(build, fills ? build.out : gathered, r, r));
+    if (!produces) build.copy_rows(r, own(r), shard_of(build, fills ? build.out : gathered, r, r));
     const auto fill = [&](int s) {
-      copy_rows(build, r, shard_of(build, gathered, r, s), shard_of(build, build.out, r, s));
+      build.copy_rows(r, shard_of(build, gathered, r, s), shard_of(build, build.out, r, s));
     };
     transfer.arrived(build, r, fills ? fill : Use{});
     if (!multiplies) continue;
@@ -174,19 +155,19 @@ void plan_exchange(CopyEngineBuilder& build, CopyVariant variant, const Layout& 
   const auto from = [&](int s, int r, std::int32_t buffer) {  // the rows of rank s on rank r
     return build.rows(buffer, r, layout.first_received[s][r], layout.rows[s][r]);
   };
-  const auto fill = [&](int s, int r) { copy_rows(build, r, from(s, r, target), from(s, r, build.out)); };
+  const auto fill = [&](int s, int r) { build.copy_rows(r, from(s, r, target), from(s, r, build.out)); };
   for (int r = 0; r < p.world; ++r) {
     if (before) {
       Gemm gemm = build.gemm(r, build.one_tile(sent[r]), RowMap::identity(sent[r]),
                              Builder::in_place(build.all(made, r)));
       if (source == made) {
-        gemm = triggering(build, std::move(gemm));
+        gemm = build.triggering(std::move(gemm));
         transfer.hook(gemm.grid, gemm.notify, r);
       }
       build.step(r, compute_lane, std::move(gemm));
     }
     if (source != made && layout.sorted) {
-      copy_rows(build, r, build.all(made, r), build.all(source, r));
+      build.copy_rows(r, build.all(made, r), build.all(source, r));
     } else if (source != made) {
       Elementwise pass = planner::pack(routing, r, build.row_blocks(sent[r], cols),
                                        Builder::in_place(build.all(made, r)), build.all(source, r));
@@ -195,8 +176,8 @@ void plan_exchange(CopyEngineBuilder& build, CopyVariant variant, const Layout& 
     }
     transfer.ready(build, r);
     if (!in_place)
-      copy_rows(build, r, build.rows(source, r, layout.first_sent[r][r], layout.rows[r][r]),
-                from(r, r, landed));
+      build.copy_rows(r, build.rows(source, r, layout.first_sent[r][r], layout.rows[r][r]),
+                      from(r, r, landed));
     else if (fills)
       fill(r, r);
     transfer.arrived(build, r, fills ? Use([&](int s) { fill(s, r); }) : Use{});
@@ -209,132 +190,6 @@ void plan_exchange(CopyEngineBuilder& build, CopyVariant variant, const Layout& 
     } else {
       planner::finish_rows(build, r, landed, received[r]);
     }
-  }
-}
-
-// ----------------------------------------------------------------------------------------------------------
-// reductions
-
-/// Partial sums of all ranks for one rank's shard: where they are sent from, and where they arrive.
-class Partials {
- public:
-  Partials(CopyEngineBuilder& build, bool in_place)
-      : shard_(build.problem().shard_rows()), world_(build.world()), in_place_(in_place) {
-    const Problem& p = build.problem();
-    const bool own_copy = p.traits().multiplies() || in_place;  // the user's A must not change
-    source_ = own_copy ? build.buffer("product", in_place ? world_ * shard_ : p.m, p.n) : build.a;
-    if (!in_place) staging_ = build.buffer("staging", (world_ - 1) * shard_, p.n);
-  }
-
-  std::int32_t source() const { return source_; }
-
-  /// Rows that `source` has for `dest`. In place, whole shards are exchanged, even if the last shards are
-  /// short.
-  Slice from(const CopyEngineBuilder& build, int source, int dest) const {
-    const std::int64_t rows = rows_of_shard(build.problem(), dest);
-    const bool any = rows > 0 || (in_place_ && rows_of_shard(build.problem(), source) > 0);
-    return part(build, source_, source, dest, in_place_ ? (any ? shard_ : 0) : rows);
-  }
-  /// Where these rows arrive at `dest`.
-  Slice to(const CopyEngineBuilder& build, int source, int dest) const {
-    const std::int64_t rows = rows_of_shard(build.problem(), dest);
-    if (source == dest || in_place_) return part(build, source_, dest, source, rows);
-    return part(build, staging_, dest, (source - dest - 1 + world_) % world_, rows);
-  }
-  Parcels parcels(const CopyEngineBuilder& build) const {
-    Parcels parcels;
-    parcels.from = [this, &build](int s, int d) { return from(build, s, d); };
-    parcels.to = [this, &build](int s, int d) { return to(build, s, d); };
-    return parcels;
-  }
-
- private:
-  Slice part(const CopyEngineBuilder& build, std::int32_t buffer, int rank, int index,
-             std::int64_t rows) const {
-    return build.rows(buffer, rank, rows > 0 ? index * shard_ : 0, rows);
-  }
-
-  std::int64_t shard_;
-  int world_;
-  bool in_place_;
-  std::int32_t source_, staging_ = -1;
-};
-
-/// Grid of a sum: one block of rows for each worker, within the rows that fit its cache.
-TileGrid sum_blocks(const CopyEngineBuilder& build, std::int64_t rows, std::int64_t cols) {
-  const TileGrid blocks = build.row_blocks(rows, cols);
-  const std::int64_t each = larger(smaller(ceil_div(rows, build.workers()), blocks.tile_rows), 1);
-  return make_grid(rows, cols, static_cast<std::int32_t>(each), blocks.tile_cols);
-}
-
-/// Sum of all ranks' parts of the own shard, in rank order.
-Elementwise sum_pass(const CopyEngineBuilder& build, const Partials& partials, int rank, Placement to,
-                     bool finishing) {
-  const std::int64_t rows = rows_of_shard(build.problem(), rank);
-  Elementwise pass = build.finishing(rank, sum_blocks(build, rows, build.problem().n), {}, std::move(to));
-  pass.from.clear();
-  for (int source = 0; source < build.world(); ++source) {
-    pass.from.push_back(Builder::in_place(partials.to(build, source, rank)));
-  }
-  if (!finishing) {
-    pass.epilogue = {};
-    pass.norm = {};
-    pass.bias = pass.norm_weight = {};
-    pass.residual = pass.sum = {};
-  }
-  return pass;
-}
-
-void make_partials(CopyEngineBuilder& build, const Partials& partials, Transfer& exchange, int rank) {
-  const Problem& p = build.problem();
-  if (p.traits().multiplies()) {
-    Gemm gemm = triggering(build, build.gemm(rank, build.one_tile(p.m), RowMap::identity(p.m),
-                                             Builder::in_place(build.rows(partials.source(), rank, 0, p.m))));
-    exchange.hook(gemm.grid, gemm.notify, rank);
-    build.step(rank, compute_lane, std::move(gemm));
-  } else if (partials.source() != build.a) {
-    copy_rows(build, rank, build.all(build.a, rank), build.rows(partials.source(), rank, 0, p.m));
-  }
-}
-
-void plan_reducescatter(CopyEngineBuilder& build, CopyVariant variant) {
-  const Partials partials(build, variant == CopyVariant::swap);
-  const Handshake handshake(build);
-  Transfer exchange(build, partials.parcels(build), variant, &handshake);
-  for (int r = 0; r < build.world(); ++r) {
-    make_partials(build, partials, exchange, r);
-    exchange.ready(build, r);
-    exchange.arrived(build, r);
-    build.step(r, compute_lane,
-               sum_pass(build, partials, r, Builder::in_place(build.all(build.out, r)), true));
-  }
-}
-
-/// A reduce-scatter, then a gather of the sums. Every rank applies an epilogue or a norm to all rows.
-void plan_allreduce(CopyEngineBuilder& build, CopyVariant variant) {
-  const Problem& p = build.problem();
-  const CopyVariant first = planner::exchange_of(variant), second = planner::gather_of(variant);
-  const Partials partials(build, first == CopyVariant::swap);
-  const bool finishing = build.needs_finishing(), fills = build.params().unregistered && !finishing;
-  const std::int32_t reduced = finishing || fills ? build.buffer("reduced", p.m, p.n) : build.out;
-  const Handshake handshake(build);
-  const auto own = [&](int r) { return shard_of(build, reduced, r, r); };
-  Transfer exchange(build, partials.parcels(build), first, &handshake);
-  Transfer gather(build, shards(build, own, reduced), second, nullptr);
-  for (int r = 0; r < p.world; ++r) {
-    make_partials(build, partials, exchange, r);
-    exchange.ready(build, r);
-    exchange.arrived(build, r);
-    Elementwise pass = sum_pass(build, partials, r, Builder::in_place(own(r)), false);
-    gather.hook(pass.grid, pass.notify, r);
-    build.step(r, compute_lane, std::move(pass));
-    gather.ready(build, r);
-    const auto fill = [&](int s) {
-      copy_rows(build, r, shard_of(build, reduced, r, s), shard_of(build, build.out, r, s));
-    };
-    if (fills) fill(r);
-    gather.arrived(build, r, fills ? fill : Use{});
-    planner::finish_rows(build, r, fills ? build.out : reduced, p.m);
   }
 }
 
@@ -361,9 +216,9 @@ Result<Plan> plan_copy_engine(const Problem& problem, const Machine& host, const
   } else if (problem.traits().shards_a()) {
     plan_gather(build, chosen->variant);
   } else if (problem.traits().scatters()) {
-    plan_reducescatter(build, chosen->variant);
+    planner::plan_reducescatter(build, chosen->variant);
   } else {
-    plan_allreduce(build, chosen->variant);
+    planner::plan_allreduce(build, chosen->variant);
   }
   return std::move(build).finish(engine_rounding(problem));
 }

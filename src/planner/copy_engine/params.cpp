@@ -23,6 +23,12 @@ const planner::ParamTable<CopyEngineParams>& CopyEngineParams::table() {
                            [](auto&) { return std::vector{EngineTrigger::host, EngineTrigger::direct}; }),
           row<&P::launchers>("launchers", "N",
                              "Host threads that create the commands of all ranks (default: 1)"),
+          row<&P::sum_slices>("sum-slices", "N", "Slices of each shard: one is summed while the next comes",
+                              [](auto& tuning) {
+                                return tuning.problem.traits().reduces() ? std::vector{1, 4, 16}
+                                                                         : std::vector<std::int32_t>{};
+                              }),
+          row<&P::sum_workers>("sum-workers", "N", "Workers that sum (default: all)"),
           unregistered_row<P>(),
           symmetric_row<P>(),
       },

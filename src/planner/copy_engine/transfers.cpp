@@ -30,6 +30,17 @@ std::vector<int> union_of(const std::vector<Command>& commands) {
 
 }  // namespace
 
+Gemm CopyEngineBuilder::triggering(Gemm gemm) const {
+  const TileParams& tile = params().tile;
+  if (params().trigger == EngineTrigger::direct)
+    gemm.grid = make_grid(gemm.grid.rows, gemm.grid.cols,
+                          static_cast<std::int32_t>(larger(smaller(tile.rows, gemm.grid.rows), 1)),
+                          static_cast<std::int32_t>(smaller(tile.cols, gemm.grid.cols)), tile.order);
+  constexpr std::int32_t many = 32;
+  if (workers() > many) gemm.resources = {1, workers() - 1};
+  return gemm;
+}
+
 std::vector<Command> commands_of(const Parcels& parcels, CopyVariant variant, int rank, int world) {
   std::vector<Command> commands;
   if (variant == CopyVariant::swap) {
@@ -55,7 +66,7 @@ std::vector<Command> commands_of(const Parcels& parcels, CopyVariant variant, in
 }
 
 Transfer::Transfer(CopyEngineBuilder& build, const Parcels& parcels, CopyVariant variant,
-                   const Handshake* handshake)
+                   const Handshake* handshake, Start start)
     : parcels_(parcels),
       variant_(variant),
       poll_(build.params().poll),
@@ -72,7 +83,8 @@ Transfer::Transfer(CopyEngineBuilder& build, const Parcels& parcels, CopyVariant
 
   const bool host = trigger_ == EngineTrigger::host, ring = variant == CopyVariant::ring;
   const auto most = static_cast<std::int64_t>(most_engines_);
-  trigger_count_ = build.counter("trigger", poll_ == PollScope::engine ? most : 1);
+  if (start == Start::by_trigger)
+    trigger_count_ = build.counter("trigger", poll_ == PollScope::engine ? most : 1);
   if (host) {
     build.communicate_by_host();
     computed_ = build.counter("computed", 1);
@@ -133,7 +145,7 @@ void Transfer::ready(CopyEngineBuilder& build, int rank) {
     hand_over(build, rank, computed_, compute_lane, communicate_lane);
     tell_made(build, rank, communicate_lane);
     trigger_by_host(build, rank);
-  } else if (!hooked_) {
+  } else if (!hooked_ && trigger_count_ >= 0) {
     const std::size_t places =
         poll_ == PollScope::engine ? engines.size() : std::min<std::size_t>(engines.size(), 1);
     for (std::size_t i = 0; i < places; ++i)
@@ -204,10 +216,11 @@ void Transfer::trigger_by_host(CopyEngineBuilder& build, int rank) const {
 std::int32_t Transfer::begin_batch(CopyEngineBuilder& build, int rank, std::size_t e) const {
   const std::int32_t lane = build.engine(rank, e);
   const bool for_all = poll_ == PollScope::collective;
-  build.step(rank, lane,
-             Await{{trigger_count_, for_all ? 0 : rank,
-                    poll_ == PollScope::engine ? static_cast<std::int32_t>(e) : 0},
-                   started_[static_cast<std::size_t>(rank)]});
+  if (trigger_count_ >= 0)
+    build.step(rank, lane,
+               Await{{trigger_count_, for_all ? 0 : rank,
+                      poll_ == PollScope::engine ? static_cast<std::int32_t>(e) : 0},
+                     started_[static_cast<std::size_t>(rank)]});
   return lane;
 }
 

@@ -20,6 +20,14 @@ class CopyEngineBuilder : public ParamBuilder<CopyEngineParams> {
         rank, number,
         {.launcher = launcher, .prelaunched = params().prelaunch, .timed = !params().prelaunch});
   }
+  /// Copies within a rank, on the compute lane.
+  void copy_rows(int rank, const Slice& from, const Slice& to) {
+    if (from.rows > 0) step(rank, compute_lane, Copy{from, to});
+  }
+  /// A GEMM before engines. If its tiles trigger the engines, it uses the tile of the params, else of the
+  /// machine. Otherwise it is a call of cuBLASLt or oneDNN. On GPUs with many workers it leaves one for the
+  /// waiting kernels beside it.
+  Gemm triggering(Gemm gemm) const;
 };
 
 /// The data that a collective moves from each rank to each other.
@@ -45,9 +53,15 @@ class Transfer {
  public:
   using Use = std::function<void(int source)>;
 
+  /// How the engines of a transfer start: by a trigger of its own, or behind an earlier transfer in the same
+  /// engines, whose trigger also tells that the data of this one is complete. The latter needs direct
+  /// triggers.
+  enum class Start : std::uint8_t { by_trigger, behind };
+
   /// `handshake`: before a rank writes to others, these must have begun the epoch. Null if that is already
   /// known.
-  Transfer(CopyEngineBuilder& build, const Parcels& parcels, CopyVariant variant, const Handshake* handshake);
+  Transfer(CopyEngineBuilder& build, const Parcels& parcels, CopyVariant variant, const Handshake* handshake,
+           Start start = Start::by_trigger);
 
   /// True if any rank moves any data.
   bool any() const { return any_; }

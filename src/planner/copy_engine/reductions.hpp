@@ -1,0 +1,16 @@
+// Sums over ranks with bytes moved by copy engines. Engines cannot add, so they exchange the ranks' parts,
+// and workers sum these in rank order.
+#pragma once
+
+#include "shingle/planner/params.hpp"
+
+namespace shingle::planner {
+
+class CopyEngineBuilder;
+
+void plan_reducescatter(CopyEngineBuilder& build, CopyVariant variant);
+/// A reduce-scatter, then a gather of the sums. Every rank applies a norm or swiglu to all rows, and the
+/// owner of a row every other epilogue.
+void plan_allreduce(CopyEngineBuilder& build, CopyVariant variant);
+
+}  // namespace shingle::planner
