@@ -210,7 +210,12 @@ typedef struct shingle_operator {
   int32_t experts;      ///< alltoall+grouped-gemm, grouped-gemm+alltoall, moe: experts of all ranks
   int32_t topk;         ///< the same: experts of a token
   int32_t returns_lse;  ///< 1, allgather+attention: SHINGLE_OUT_LSE is an output too
-  int32_t reserved;     ///< 0
+  /// 1, reducescatter and allreduce: SHINGLE_OUT is SHINGLE_F32, whatever dtype is. The ranks' values travel
+  /// in dtype, and their sum in fp32 is not rounded.
+  int32_t f32_sums;
+  double scale;    ///< reducescatter and allreduce: factor of the sum, such as 1 / ranks; 0: 1
+  int64_t m_step;  ///< every m of a call is a multiple of it; 0: 1. A multiple of the ranks saves staging
+                   ///< memory of collectives, as no shard is short
 } shingle_operator;
 
 /// Declares an operator and returns its number: 0, 1, … Collective: all ranks declare the same operators in

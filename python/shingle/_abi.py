@@ -100,7 +100,9 @@ class Operator(Struct):
         ("experts", c_int32),
         ("topk", c_int32),
         ("returns_lse", c_int32),
-        ("reserved", c_int32),
+        ("f32_sums", c_int32),
+        ("scale", c_double),
+        ("m_step", c_int64),
     ]
 
 

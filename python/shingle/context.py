@@ -60,6 +60,7 @@ class World:
             raise raised[0]
         _abi.check(status)
         self._handle = handle
+        self.lock = threading.RLock()
 
     @property
     def handle(self):
@@ -94,8 +95,8 @@ class Context:
     hold while they wait; 0: all. registered_bytes: registered memory of each rank, which peers access directly; 0:
     none. With some, all matrices of calls must come from allocate(), at the same offset on all ranks.
 
-    Collective if the ranks are processes. Calls are made by one thread at a time: `lock` is held during each. Hold it
-    to keep calls of other threads from coming between.
+    Collective if the ranks are processes. One thread at a time uses a world and its contexts: `lock`, which they share,
+    is held during each call. Hold it to keep calls of other threads from coming between.
     """
 
     def __init__(self, world, *, mechanism=None, arena_bytes=0, most_plans=0, timeout_us=0, verify=False,
@@ -109,7 +110,7 @@ class Context:
         self._handle = handle
         self.address = handle.value  # of the handle; 0 if it is closed
         self.world = world
-        self.lock = threading.RLock()
+        self.lock = world.lock
 
     @property
     def handle(self):
@@ -120,9 +121,9 @@ class Context:
 
         op: "gemm+allreduce", … dtype: "f32", "bf16" or "f16". mechanism: with params, as "ring slices=2"; None: that of
         the context. The other fields are those of shingle_operator: n, k, inner, norm_epsilon, transpose_a,
-        transpose_b, bias, norm, residual, heads, kv_heads, head_dim, causal, returns_lse, experts, topk, … Attention is
-        over one sequence of m tokens. Collective: all ranks declare the same operators in the same order. Raises
-        InvalidArgument or Unsupported.
+        transpose_b, bias, norm, residual, heads, kv_heads, head_dim, causal, returns_lse, experts, topk, f32_sums,
+        scale, m_step, … Attention is over one sequence of m tokens. Collective: all ranks declare the same operators in
+        the same order. Raises InvalidArgument or Unsupported.
         """
         if dtype not in _abi.DTYPES:
             raise _abi.errors.InvalidArgument(f"dtype = {dtype!r} must be one of {', '.join(_abi.DTYPES)}")
@@ -236,7 +237,8 @@ class Call:
         self.matrices = (_abi.Matrix * len(matrices))()
         for at, (rank, role) in zip(self.matrices, matrices):
             at.struct_size = ctypes.sizeof(_abi.Matrix)
-            at.dtype = _abi.DTYPES["f32"] if role in ("lse", "out_lse", "topk_weights") else largest.dtype
+            is_f32 = role in ("lse", "out_lse", "topk_weights") or (role == "out" and largest.f32_sums)
+            at.dtype = _abi.DTYPES["f32"] if is_f32 else largest.dtype
             at.rank, at.role, at.cols = rank, _abi.ROLES[role], columns(largest, role, op.context.world.size)
         # Calls write into the structs as words: setting fields costs twice as much.
         self._words = memoryview(self.matrices).cast("B").cast("q")

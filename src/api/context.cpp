@@ -58,6 +58,12 @@ std::string all_of(const Problem& problem) {
 }  // namespace
 
 struct Context::State {
+  /// An operator as it was declared.
+  struct Declared {
+    Problem largest{};  ///< with the largest m
+    std::optional<Params> params{};
+    std::int64_t m_step = 1;
+  };
   /// A matrix that calls of a plan bring.
   struct Wanted {
     int rank = 0;
@@ -91,8 +97,7 @@ struct Context::State {
   ContextOptions options;
   const Machine machine;
   std::vector<int> ranks;
-  std::vector<Problem> operators;                         // each with its largest m
-  std::vector<std::optional<Params>> declared;            // params of each operator
+  std::vector<Declared> operators;
   std::map<std::pair<int, std::int64_t>, Params> chosen;  // by operator and power of two of m
   std::shared_ptr<Registered> registered;                 // null: none
   std::shared_ptr<Arena> arena;
@@ -137,19 +142,20 @@ struct Context::State {
     return *arena;
   }
 
-  const Problem& find(int op) const {
+  const Declared& declared(int op) const {
     if (op < 0 || static_cast<std::size_t>(op) >= operators.size())
       throw InvalidArgument(
           fmt::format("operator {} is not declared: the context has {}", op, operators.size()));
     return operators[static_cast<std::size_t>(op)];
   }
+  const Problem& find(int op) const { return declared(op).largest; }
 
   Params suited(Params params) const { return registered ? params : with_unregistered(std::move(params)); }
 
   /// Mechanism and params of a problem: the same for all m between two powers of two, so that they are
   /// searched once.
   Params params_for(int op, const Problem& problem) {
-    if (const auto& params = declared[static_cast<std::size_t>(op)]) return suited(*params);
+    if (const auto& params = declared(op).params) return suited(*params);
     if (options.choose) return suited(options.choose(problem));
     const auto upper = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(problem.m)));
     const auto found = chosen.find({op, upper});
@@ -193,11 +199,11 @@ struct Context::State {
     return std::move(plan).value();
   }
 
-  /// Arena that the sequential plans of all calls need. Of shards of unequal size, one row less than the
+  /// Arena that the sequential plans of all calls need. Of shards of unequal size, one step less than the
   /// maximum, some are copied that equal ones are not.
-  std::int64_t sequential_bytes(const Problem& largest) const {
+  std::int64_t sequential_bytes(const Problem& largest, std::int64_t m_step) const {
     std::int64_t bytes = 0;
-    for (const std::int64_t m : {largest.m, largest.m - 1}) {
+    for (const std::int64_t m : {largest.m, largest.m - m_step}) {
       if (m < 1 || (m < largest.m && largest.routing)) continue;
       bytes = std::max(bytes, arena_layout(sequential_plan(with_m(largest, m))).bytes);
     }
@@ -259,6 +265,8 @@ struct Context::State {
     if (m < 1 || m > largest.m)
       throw InvalidArgument(
           fmt::format("m = {} of a call of operator {} is outside [1, {}]", m, op, largest.m));
+    if (const std::int64_t step = declared(op).m_step; m % step != 0)
+      throw InvalidArgument(fmt::format("m = {} of a call of operator {} is no multiple of {}", m, op, step));
   }
 
   Problem routed(int op, std::shared_ptr<const Routing> routing) const {
@@ -324,32 +332,34 @@ struct Context::State {
   }
 
   /// Plans of all kinds that calls of an operator may need.
-  std::vector<Plan> typical_plans(int op, const Problem& largest) {
+  std::vector<Plan> typical_plans(int op, const Problem& largest, std::int64_t m_step) {
     std::vector<Plan> plans{sequential_plan(largest)};
     const auto add = [&](const Problem& problem) {
       if (Result<Plan> plan = chosen_plan(op, problem)) plans.push_back(std::move(plan).value());
     };
     add(largest);
-    for (std::int64_t m = 1; !largest.routing && m < largest.m; m *= 2) add(with_m(largest, m));
+    for (std::int64_t m = m_step; !largest.routing && m < largest.m; m *= 2) add(with_m(largest, m));
     return plans;
   }
 
-  int declare(const Problem& largest, std::optional<Params> params) {
+  int declare(const Problem& largest, std::optional<Params> params, std::int64_t m_step) {
     largest.validate();
+    if (m_step < 1 || (m_step > 1 && (largest.routing || largest.m % m_step != 0)))
+      throw InvalidArgument(
+          fmt::format("m_step = {} must divide m = {}, and be 1 with a routing", m_step, largest.m));
     if (largest.world != world.size())
       throw InvalidArgument(
           fmt::format("the problem is for {} ranks, the world has {}", largest.world, world.size()));
-    if (!all_same(world, all_of(largest) + (params ? text_of(*params) : "")))
+    if (!all_same(world, fmt::format("{} {} {}", all_of(largest), m_step, params ? text_of(*params) : "")))
       throw InvalidArgument(
           fmt::format("the processes declare different operators; this one {}", describe(largest)));
     const int op = static_cast<int>(operators.size());
-    operators.push_back(largest);
-    declared.push_back(std::move(params));
+    operators.push_back({largest, std::move(params), m_step});
     try {
       const Problem worst =
           largest.traits().routes() ? with_routing(largest, all_to_first(largest)) : largest;
-      const std::vector<Plan> typical = typical_plans(op, worst);
-      std::int64_t bytes = sequential_bytes(worst);
+      const std::vector<Plan> typical = typical_plans(op, worst, m_step);
+      std::int64_t bytes = sequential_bytes(worst, m_step);
       for (const Plan& plan : typical)
         if (plan.problem().m == worst.m) bytes = std::max(bytes, arena_layout(plan).bytes);
       if (bytes > staging().bytes()) {
@@ -367,7 +377,6 @@ struct Context::State {
       for (const Plan& plan : typical) world.prepare(plan, arena);
     } catch (...) {
       operators.pop_back();
-      declared.pop_back();
       std::erase_if(chosen, [op](const auto& one) { return one.first.first == op; });
       throw;
     }
@@ -380,8 +389,8 @@ Context::Context(Context&&) noexcept = default;
 Context& Context::operator=(Context&&) noexcept = default;
 Context::~Context() = default;
 
-int Context::declare(const Problem& largest, std::optional<Params> params) {
-  return state_->declare(largest, std::move(params));
+int Context::declare(const Problem& largest, std::optional<Params> params, std::int64_t m_step) {
+  return state_->declare(largest, std::move(params), m_step);
 }
 
 void Context::call(int op, std::int64_t m, std::span<const Argument> arguments,

@@ -40,10 +40,11 @@ class PlanningWorld final : public World {
 
 }  // namespace
 
-std::int64_t arena_bytes_needed(const Problem& largest, const Machine& machine, ContextOptions options) {
+std::int64_t arena_bytes_needed(const Problem& largest, const Machine& machine, ContextOptions options,
+                                std::int64_t m_step) {
   PlanningWorld world(largest.world, options.profile ? *options.profile : machine);
   Context context(world, std::move(options));
-  context.declare(largest);
+  context.declare(largest, {}, m_step);
   return context.arena_bytes();
 }
 

@@ -112,7 +112,13 @@ TEST_F(CApiRefuses, WrongOperators) {
   refuse([](auto& op) { op.causal = 7; }, "operator.causal = 7");
   refuse([](auto& op) { op.returns_lse = 2; }, "operator.returns_lse = 2");
   refuse([](auto& op) { op.returns_lse = 1; }, "has no attention");
-  refuse([](auto& op) { op.reserved = 1; }, "operator.reserved = 1 must be 0");
+  refuse([](auto& op) { op.m_step = 3; }, "m_step = 3 must divide m = 8");
+  refuse([](auto& op) { op.m_step = -1; }, "m_step = -1 must divide m = 8");
+  refuse([](auto& op) { op.f32_sums = 2; }, "operator.f32_sums = 2");
+  refuse([](auto& op) { op.f32_sums = 1; }, "gemm+allreduce takes neither a scale nor f32 sums");
+  refuse([](auto& op) { op.scale = 0.5; }, "gemm+allreduce takes neither a scale nor f32 sums");
+  refuse([](auto& op) { op.op = "allgather", op.scale = 0.5; }, "allgather takes neither a scale");
+  refuse([](auto& op) { op.op = "allreduce", op.scale = 1e300; }, "operator: scale = inf must be finite");
   refuse([](auto& op) { op.heads = 4; }, "operator: gemm+allreduce has no attention");
   refuse([](auto& op) { op.row_order = 3; }, "operator.row_order = 3");
   refuse([](auto& op) { op.mechanism = "magic"; }, "operator.mechanism: unknown mechanism 'magic'");

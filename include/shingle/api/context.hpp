@@ -60,19 +60,20 @@ class Context {
   /// arena if the operator needs more; this waits until earlier calls are done.
   ///
   /// `params`: mechanism and params of its calls; nothing: ContextOptions::choose decides. The same problem
-  /// may be declared with several.
+  /// may be declared with several. `m_step`: every m of a call is a multiple of it. With a multiple of the
+  /// ranks no shard is short, and sequential plans of collectives need no copies to make shards equal.
   ///
-  /// Throws InvalidArgument if the problem is wrong, or if problem or params are not the same on all ranks.
-  /// Throws Unsupported if no mechanism serves it.
-  int declare(const Problem& largest, std::optional<Params> params = {});
+  /// Throws InvalidArgument if the problem or m_step is wrong, or if the declarations are not the same on all
+  /// ranks. Throws Unsupported if no mechanism serves it.
+  int declare(const Problem& largest, std::optional<Params> params = {}, std::int64_t m_step = 1);
 
   /// Enqueues one call of an operator on streams of the devices and returns at once. `arguments` holds all
   /// matrices of all local ranks (Operator::shape() at this m); they must stay valid until the call is done.
   /// `streams` holds one stream for each local rank (CUDA: cudaStream_t); empty: streams of the context.
   ///
-  /// Throws InvalidArgument if m is outside [1, max m], or a matrix is missing, or its shape, type or row
-  /// stride is wrong; the call is then not made. Throws Timeout with the diagnosis if an earlier call has
-  /// failed on the device; the world is then broken.
+  /// Throws InvalidArgument if m is outside [1, max m] or no multiple of m_step, or a matrix is missing, or
+  /// its shape, type or row stride is wrong; the call is then not made. Throws Timeout with the diagnosis if
+  /// an earlier call has failed on the device; the world is then broken.
   void call(int op, std::int64_t m, std::span<const Argument> arguments, std::span<void* const> streams = {});
   /// As above, for a problem whose ranks exchange rows: the call's own routing. Its m is that of the rank
   /// that sends most.
@@ -113,6 +114,7 @@ class Context {
 
 /// Staging memory of each rank that a context would need for an operator, in bytes. Planned for the machine,
 /// without a world. Throws as Context::declare().
-std::int64_t arena_bytes_needed(const Problem& largest, const Machine& machine, ContextOptions options = {});
+std::int64_t arena_bytes_needed(const Problem& largest, const Machine& machine, ContextOptions options = {},
+                                std::int64_t m_step = 1);
 
 }  // namespace shingle

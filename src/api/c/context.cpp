@@ -51,7 +51,7 @@ shingle_status shingle_context_declare(shingle_context* context, const shingle_o
     require_not_null(context, "context");
     require_not_null(op, "op");
     const Problem problem = c::to_problem(largest, context->world->size());
-    *op = context->context.declare(problem, c::to_params(largest));
+    *op = context->context.declare(problem, c::to_params(largest), c::to_m_step(largest));
     log_line(LogLevel::info, fmt::format("operator {}: {}, arena of {} bytes", *op, describe(problem),
                                          context->context.arena_bytes()));
   });
@@ -127,7 +127,8 @@ shingle_status shingle_arena_bytes_needed(const shingle_world_options* world,
     ContextOptions options = c::to_options(context);
     if (const auto params = c::to_params(largest))
       options.choose = [params](const Problem&) { return *params; };
-    *bytes = arena_bytes_needed(problem, machine_of(request.ranks, request.options), std::move(options));
+    *bytes = arena_bytes_needed(problem, machine_of(request.ranks, request.options), std::move(options),
+                                c::to_m_step(largest));
   });
 }
 

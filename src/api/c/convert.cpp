@@ -21,7 +21,7 @@ constexpr bool ends_with(std::size_t offset_of_last, Field Struct::*) {
 #define SHINGLE_ENDS_WITH(type, field) static_assert(ends_with(offsetof(type, field), &type::field))
 SHINGLE_ENDS_WITH(shingle_world_options, reserved);
 SHINGLE_ENDS_WITH(shingle_context_options, registered_bytes);
-SHINGLE_ENDS_WITH(shingle_operator, reserved);
+SHINGLE_ENDS_WITH(shingle_operator, m_step);
 SHINGLE_ENDS_WITH(shingle_matrix, reserved);
 SHINGLE_ENDS_WITH(shingle_routing, reserved);
 SHINGLE_ENDS_WITH(shingle_arguments, stream_count);
@@ -103,6 +103,7 @@ Epilogue to_epilogue(const shingle_operator& given) {
   Epilogue epilogue{.bias = to_bool(given.bias, "operator.bias")};
   if (given.activation != nullptr)
     epilogue.activation = in_field("operator.activation", [&] { return parse_activation(given.activation); });
+  if (given.scale != 0) epilogue.scale = static_cast<float>(given.scale);
   return epilogue;
 }
 
@@ -187,8 +188,6 @@ ContextOptions to_options(const shingle_context_options* given) {
 Problem to_problem(const shingle_operator* given, int world) {
   const auto read = read_struct<shingle_operator>(given, "operator");
   require_not_null(read.op, "operator.op");
-  if (read.reserved != 0)
-    throw InvalidArgument(fmt::format("operator.reserved = {} must be 0", read.reserved));
   Problem problem{.op = in_field("operator.op", [&] { return parse_op(read.op); }),
                   .world = world,
                   .m = read.m,
@@ -199,6 +198,7 @@ Problem to_problem(const shingle_operator* given, int world) {
                   .transpose_a = to_bool(read.transpose_a, "operator.transpose_a"),
                   .transpose_b = to_bool(read.transpose_b, "operator.transpose_b"),
                   .epilogue = to_epilogue(read),
+                  .f32_sums = to_bool(read.f32_sums, "operator.f32_sums"),
                   .norm = to_norm(read),
                   .row_order = to_row_order(read.row_order),
                   .row_block = read.row_block,
@@ -211,6 +211,11 @@ Problem to_problem(const shingle_operator* given, int world) {
   if (problem.traits().routes()) problem.routing = routing_of_largest(problem);
   in_field("operator", [&] { problem.validate(); });
   return problem;
+}
+
+std::int64_t to_m_step(const shingle_operator* given) {
+  const auto read = read_struct<shingle_operator>(given, "operator");
+  return read.m_step == 0 ? 1 : read.m_step;
 }
 
 std::optional<Params> to_params(const shingle_operator* given) {

@@ -25,6 +25,7 @@ Problem to_problem(const shingle_operator* given, int world);
 
 /// Mechanism and params of the operator; nothing: those of the context.
 std::optional<Params> to_params(const shingle_operator* given);
+std::int64_t to_m_step(const shingle_operator* given);
 
 /// Null if the call has none.
 std::shared_ptr<const Routing> to_routing(const shingle_routing* given, int world);
