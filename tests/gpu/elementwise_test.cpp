@@ -63,6 +63,25 @@ TEST_F(ElementwiseTest, SumsSourcesInTheirOrder) {
       }
 }
 
+/// Buckets of data parallelism: scaled sums, of narrow sources also in f32. Rows of complete chunks are
+/// loaded ahead, others are not.
+TEST_F(ElementwiseTest, ScalesAndWidensSums) {
+  for (const Element source : every_type)
+    for (const Element type : {source, Element::f32})
+      for (const int sources : {1, 2, 8, 19})
+        for (const int cols : {64, 100})
+          for (const float scale : {1.0f, 0.25f}) {
+            PassShape shape{
+                .rows = 150, .cols = cols, .tile_rows = 40, .tile_cols = cols, .sources = sources};
+            shape.type = type;
+            shape.source_type = source;
+            shape.scale = scale;
+            shape.from = {.layout = Layout::matrix};
+            shape.to = {.layout = Layout::matrix};
+            expect(21, shape);
+          }
+}
+
 /// Of sources of mixed types the first is f32, and every second or fourth one.
 TEST_F(ElementwiseTest, SumsSourcesOfMixedTypes) {
   for (const Element source : {Element::bf16, Element::f16})

@@ -16,6 +16,7 @@ struct PassShape {
   Element source_type = Element::bf16, type = Element::bf16;
   int sources = 1;
   int wide_every = 0;  ///< of so many sources the first is f32; 0: none
+  float scale = 1;     ///< a power of two: exact sums stay exact
   Activate activate = Activate::none;
   bool bias = false, norm = false, residual = false;
   bool integers = true;  ///< small integers, whose sums are exact
@@ -71,6 +72,7 @@ class RandomPass {
     args.sources = routes_.get<Route>();
     args.source_count = shape_.sources;
     args.to = to_->to_device();
+    args.scale = shape_.scale;
     args.activate = shape_.activate;
     device_bias_ = upload(stored(bias_)), device_weight_ = upload(stored(weight_));
     if (shape_.bias) args.bias = device_bias_.get();
@@ -157,10 +159,11 @@ class RandomPass {
     const int first = n * shape_.tile_cols, count = std::min(shape_.tile_cols, shape_.cols - first);
     std::vector<double> x(static_cast<std::size_t>(count));
     const bool there = sum_row(m, row, first, count, x);
-    const bool reorder = shape_.sources == 1 && shape_.source_type == shape_.type && !shape_.bias &&
-                         shape_.activate == Activate::none;
+    const bool reorder = shape_.sources == 1 && shape_.source_type == shape_.type && shape_.scale == 1 &&
+                         !shape_.bias && shape_.activate == Activate::none;
     if (reorder && !there) return;
-    for (int i = 0; i < count; ++i) x[i] = activated(x[i] + (shape_.bias ? bias_[first + i] : 0));
+    for (int i = 0; i < count; ++i)
+      x[i] = activated(x[i] * shape_.scale + (shape_.bias ? bias_[first + i] : 0));
     put(*to_, m, n, row, to_->by_tile() ? 0 : first, x);
   }
   void compute_row(int m, int row) {

@@ -139,7 +139,8 @@ class Set final : public Command {
   std::int64_t pitch_, width_, rows_;
 };
 
-/// Copies in stream order. A copy engine does copies between two devices; SMs do copies within a device.
+/// Copies in stream order. A copy engine does copies between two devices; SMs do copies within a device. A
+/// call may have bound source and target to the same memory, which needs no copy.
 class CopyRows final : public Command {
  public:
   struct Part {
@@ -149,15 +150,17 @@ class CopyRows final : public Command {
   };
   explicit CopyRows(std::vector<Part> parts) : parts_(std::move(parts)) {}
   void enqueue(cudaStream_t stream, const Shifts& shifts) override {
-    for (const Part& part : parts_)
+    for (const Part& part : parts_) {
+      void *const to = part.to.in(shifts), *const from = part.from.in(shifts);
+      if (to == from && part.to_pitch == part.from_pitch) continue;
       if (part.width == part.to_pitch && part.width == part.from_pitch)
-        check(cudaMemcpyAsync(part.to.in(shifts), part.from.in(shifts), part.width * part.rows,
-                              cudaMemcpyDefault, stream),
+        check(cudaMemcpyAsync(to, from, part.width * part.rows, cudaMemcpyDefault, stream),
               "cudaMemcpyAsync");
       else
-        check(cudaMemcpy2DAsync(part.to.in(shifts), part.to_pitch, part.from.in(shifts), part.from_pitch,
-                                part.width, part.rows, cudaMemcpyDefault, stream),
+        check(cudaMemcpy2DAsync(to, part.to_pitch, from, part.from_pitch, part.width, part.rows,
+                                cudaMemcpyDefault, stream),
               "cudaMemcpy2DAsync");
+    }
   }
 
  private:

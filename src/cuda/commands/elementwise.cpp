@@ -115,6 +115,7 @@ ElementwiseArgs tabled(const Context& context, const Elementwise& step, bool wai
   args.sources = context.table_memory.put(sources);
   args.source_count = static_cast<std::int32_t>(sources.size());
   args.to = tables.route(step.to, tiling);
+  args.scale = step.epilogue.scale;
   args.activate = activate(step.epilogue.activation);
   args.norm = step.norm.enabled;
   args.epsilon = step.norm.epsilon;
@@ -169,8 +170,8 @@ void require_served(const Plan& plan, const Elementwise& step) {
   same(step.norm.enabled, step.norm_weight);
   same(step.norm.residual, step.residual.slice);
   same(step.norm.residual, step.sum.slice);
-  if (step.factors.buffer >= 0 && row_wise(step))
-    throw Unsupported("CUDA: a weighted sum has neither norm nor SwiGLU");
+  if ((step.factors.buffer >= 0 || step.epilogue.scale != 1) && row_wise(step))
+    throw Unsupported("CUDA: a weighted or scaled sum has neither norm nor SwiGLU");
 }
 
 std::unique_ptr<Command> make_command(const Context& context, const std::vector<Elementwise>& steps) {
@@ -217,8 +218,9 @@ std::unique_ptr<Command> make_command(const Context& context, const Elementwise&
   args.queue_grows = !context.memory.by_call();
   args.watch = context.watch;
   // A pass with gates holds its SMs while it waits, and a pass that notifies runs beside other kernels. Both
-  // take only their share of the SMs.
-  args.ctas = waits || !step.notify.empty() ? step.resources.most : 0;
+  // take only their share of the SMs, and so does a pass that asks for an exact number of them.
+  const bool exact = step.resources.least == step.resources.most;
+  args.ctas = waits || !step.notify.empty() || exact ? step.resources.most : 0;
   args.pairs = step.gates.empty() && args.ctas > 0;
   args.early = context.launch.may_start_early;
   return std::make_unique<Pass>(args, parts_of(context, step), vectors);

@@ -13,8 +13,8 @@ enum class Activate : std::uint8_t { none, relu, gelu, silu, swiglu };
 inline constexpr int max_sources = 64;
 
 /// A pass over a grid of `rows` × `cols` output elements in tiles. It adds the sources in their order in
-/// fp32, then applies bias, activation and norm, and rounds once. With `factors`, element (r, s) multiplies
-/// row r of source s first; tile by tile only.
+/// fp32, then applies scale, bias, activation and norm, and rounds once. With `factors`, element (r, s)
+/// multiplies row r of source s first. Factors and scale: tile by tile only.
 ///
 /// Tile by tile: item i is the tile at position i of `order`. Row-wise (norm and swiglu need complete rows):
 /// item i is row i of tiles, without gates and notifies. A row-wise pass looks up routes by tile through
@@ -44,6 +44,7 @@ struct ElementwiseArgs {
   const float* factors = nullptr;  ///< rows × source_count
   std::int64_t factors_row = 0;    ///< elements from a row to the next
   Route to;
+  float scale = 1;  ///< of the sum
   Activate activate = Activate::none;
   const void* bias = nullptr;
   bool norm = false;

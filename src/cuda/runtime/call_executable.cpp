@@ -34,6 +34,21 @@ bool uses_counts(const RankPlan& rank, const RankLaunches& launches) {
   });
 }
 
+/// True if only copies access a rank's part of a buffer. They work at any address.
+bool is_only_copied(const Plan& plan, int rank, std::int32_t buffer) {
+  const auto& lanes = plan.ranks[static_cast<std::size_t>(rank)].lanes;
+  return std::ranges::all_of(lanes, [&](const Lane& lane) {
+    return std::ranges::all_of(lane.steps, [&](const Step& step) {
+      const auto* const copy = std::get_if<Copy>(&step);
+      if ((copy != nullptr && copy->from.rank == rank) || std::holds_alternative<Broadcast>(step))
+        return true;
+      return std::ranges::none_of(accesses_of(step, plan.world()).memory, [&](const Accesses::Use& use) {
+        return use.rank == rank && use.buffer == buffer;
+      });
+    });
+  });
+}
+
 /// A hash of a matrix's offset. Sums of them tell which role has which offset.
 std::uint64_t mixed(std::uint64_t offset, Role role) {
   std::uint64_t hash = offset + (static_cast<std::uint64_t>(role) + 1) * 0x9e3779b97f4a7c15;
@@ -138,6 +153,8 @@ void CallExecutable::make(Rank& rank) {
                       .queued = &queued,
                       .settle = [this] { arena_->synchronize(); }},
                      planned));
+  for (std::size_t role = 0; role < buffers_.size(); ++role)
+    rank.only_copied[role] = buffers_[role] >= 0 && is_only_copied(plan_, number, buffers_[role]);
   rank.tables.commit(rank.calls.uploads, [this](const Stream& stream) { settle(stream); });
   for (std::size_t i = 0; i < rank.commands.size(); ++i)
     if (rank.commands[i] != nullptr)
@@ -289,8 +306,8 @@ std::string CallExecutable::unfit_for_graph() const {
   return found != world_.side_by_side().end() && found->second ? "" : too_many_for_graph(lanes);
 }
 
-/// True if kernels cannot access a matrix of the rank as it is: it has gaps between rows, or does not begin
-/// at a multiple of 16 bytes.
+/// True if the rank's commands cannot access a matrix as it is: it has gaps between rows, or kernels access
+/// it and it does not begin at a multiple of 16 bytes.
 bool CallExecutable::must_copy(const Rank& rank, const CallMatrix& matrix) const {
   const int number = rank.calls.local.rank();
   const std::int32_t buffer = buffers_[static_cast<std::size_t>(matrix.role)];
@@ -299,7 +316,9 @@ bool CallExecutable::must_copy(const Rank& rank, const CallMatrix& matrix) const
   const std::int64_t rows = planned.rows[static_cast<std::size_t>(number)];
   const std::int64_t stride = matrix.memory.row_stride;
   const bool dense = rows <= 1 || stride == 0 || stride == planned.cols;
-  return rows > 0 && (!dense || reinterpret_cast<std::uintptr_t>(matrix.memory.data) % alignment != 0);
+  const bool aligned = rank.only_copied[static_cast<std::size_t>(matrix.role)] ||
+                       reinterpret_cast<std::uintptr_t>(matrix.memory.data) % alignment == 0;
+  return rows > 0 && !(dense && aligned);
 }
 
 /// The rank's graph of a call; null if the call is not fit for one. The first call of a plan has none, as

@@ -48,9 +48,10 @@ class CallExecutable final : public Executable {
     const std::vector<Event> edges;
     TableMemory tables;
     Commands commands;
-    std::int32_t counts = 0;  ///< words of the arena that the plan uses
-    std::size_t lanes = 1;    ///< up to the last with a command
-    std::size_t end = 0;      ///< number of epochs of the arena up to the last call
+    std::array<bool, Shifts::roles> only_copied{};  ///< by role: no kernel accesses the matrix
+    std::int32_t counts = 0;                        ///< words of the arena that the plan uses
+    std::size_t lanes = 1;                          ///< up to the last with a command
+    std::size_t end = 0;                            ///< number of epochs of the arena up to the last call
     bool called = false;
     CallGraphs graphs;
   };

@@ -5,6 +5,7 @@
 
 #include "backlog.hpp"
 #include "cuda/commands/written.hpp"
+#include "cuda/raii/check.hpp"
 #include "cuda/raii/stream.hpp"
 
 namespace shingle::cuda {
@@ -22,15 +23,17 @@ class RankQueue {
   void reserve(std::size_t lanes) {
     while (streams_.size() < lanes) {
       streams_.emplace_back();
+      urgent_.emplace_back(urgent_priority);
       ended_.emplace_back();
     }
   }
   std::size_t lanes() const { return streams_.size(); }
   /// The queue's own stream, for epochs without a stream of the user.
   cudaStream_t stream() const { return streams_.front().get(); }
-  /// The stream of a lane, in an epoch that begins on `stream`.
+  /// The stream of a lane, in an epoch that begins on `stream`. If that has a high priority, so has this one:
+  /// else a kernel of one warp would wait for all CTAs of a GEMM beside it.
   cudaStream_t of(std::size_t lane, cudaStream_t stream) const {
-    return lane == 0 ? stream : streams_[lane].get();
+    return lane == 0 ? stream : (is_urgent(stream) ? urgent_ : streams_)[lane].get();
   }
 
   /// Enqueues one epoch of `launches` launches by enqueue(), after earlier epochs. The backlog must have
@@ -71,8 +74,10 @@ class RankQueue {
   Written& written() { return written_; }
   /// True if the device has finished everything that was enqueued, including an epoch that failed halfway.
   bool idle() const {
-    return backlog_.empty() &&
-           std::all_of(streams_.begin(), streams_.end(), [](const Stream& one) { return one.idle(); });
+    const auto all_idle = [](const std::vector<Stream>& streams) {
+      return std::all_of(streams.begin(), streams.end(), [](const Stream& one) { return one.idle(); });
+    };
+    return backlog_.empty() && all_idle(streams_) && all_idle(urgent_);
   }
 
  private:
@@ -83,7 +88,14 @@ class RankQueue {
     last_stream_ = id;
   }
 
-  std::vector<Stream> streams_;  // by lane
+  static constexpr int urgent_priority = -1;
+  static bool is_urgent(cudaStream_t stream) {
+    int priority = 0;
+    check(cudaStreamGetPriority(stream, &priority), "cudaStreamGetPriority");
+    return priority < 0;
+  }
+
+  std::vector<Stream> streams_, urgent_;  // by lane
   Event begun_;
   std::vector<Event> ended_;  // by lane
   Backlog backlog_;

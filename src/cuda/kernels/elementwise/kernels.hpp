@@ -36,12 +36,12 @@ inline bool row_wise(const ElementwiseArgs& args) {
 /// True if the pass only reorders, without conversion.
 inline bool copies(const ElementwiseArgs& args) {
   return args.source_count == 1 && !args.mixed && args.source_type == args.type && args.factors == nullptr &&
-         args.bias == nullptr && args.activate == Activate::none;
+         args.scale == 1 && args.bias == nullptr && args.activate == Activate::none;
 }
 
-/// True if a sum has sources of mixed types, or widens them.
-inline bool mixes(const ElementwiseArgs& args) {
-  return args.mixed || (args.type == Element::f32 && args.source_type != Element::f32);
+/// True if a sum widens all its sources, which have one narrower type.
+inline bool widens(const ElementwiseArgs& args) {
+  return !args.mixed && args.type == Element::f32 && args.source_type != Element::f32;
 }
 
 /// Kernels for tile-by-tile passes (parameter: ElementwiseArgs) and for row-wise passes (also a RowLayout).

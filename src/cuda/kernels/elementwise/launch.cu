@@ -19,7 +19,7 @@ bool consistent(const ElementwiseArgs& args) {
   if (args.source_count < 1 || args.source_count > max_sources || args.sources == nullptr) return false;
   if (!row_wise(args)) return args.order != nullptr && !args.has_residual;
   if (args.activate == Activate::swiglu && args.cols % 2 != 0) return false;
-  if (args.factors != nullptr) return false;
+  if (args.factors != nullptr || args.scale != 1) return false;
   if (args.queue != nullptr || args.gate.count > 0 || args.notify.count > 0) return false;
   return args.cols * args.tile_cols < std::int64_t{1} << 32;  // RowLayout::reciprocal
 }
@@ -58,8 +58,9 @@ cudaError_t count_ctas(ElementwiseLaunch& at, std::int64_t pieces, int most, int
 /// Bytes of shared memory for the chunks in flight of a sum. A CTA may have `most_shared` bytes.
 std::int32_t tile_room(const ElementwiseArgs& args, int most_shared) {
   constexpr int own = 8 << 10, enough = 192 << 10;
-  if (copies(args) || mixes(args)) return 0;
-  const int chunk_bytes = 16 / size_of(args.type) * size_of(args.source_type);
+  if (copies(args) || args.mixed) return 0;
+  const int chunk_bytes =
+      16 / std::min(size_of(args.type), size_of(args.source_type)) * size_of(args.source_type);
   const int depth = sum_depth(std::min(most_shared - own, enough), args.source_count, chunk_bytes);
   return depth < 2 ? 0 : depth * args.source_count * copy_threads * chunk_bytes;
 }
@@ -130,13 +131,15 @@ cudaError_t preload_elementwise() {
             if (const cudaError_t error = preload(kernel); error != cudaSuccess) return error;
         }
   for (const Element source : {Element::bf16, Element::f16})
-    for (const Element type : {source, Element::f32}) {
-      ElementwiseArgs args;
-      args.type = type;
-      args.source_type = source;
-      args.mixed = true;
-      if (const cudaError_t error = preload(find_tiles_kernel(args)); error != cudaSuccess) return error;
-    }
+    for (const Element type : {source, Element::f32})
+      for (const bool mixed : {false, true}) {
+        ElementwiseArgs args;
+        args.type = type;
+        args.source_type = source;
+        args.source_count = 2;
+        args.mixed = mixed;
+        if (const cudaError_t error = preload(find_tiles_kernel(args)); error != cudaSuccess) return error;
+      }
   return cudaSuccess;
 }
 

@@ -110,10 +110,13 @@ struct Copy {
   }
 };
 
-/// Bias, activation and rounding of the chunk at a column of the tile.
+/// Scale, bias, activation and rounding of the chunk at a column of the tile.
 template <class T, int length>
 __device__ __forceinline__ Chunk<T, length> finished(const ElementwiseArgs& args, const TileWork& work,
                                                      int tile_col, float (&x)[length]) {
+  // Also by 1, which changes no bit: a branch for each chunk would cost as much.
+#pragma unroll
+  for (int i = 0; i < length; ++i) x[i] *= args.scale;
   if (args.bias != nullptr) {
     const std::int64_t col = std::int64_t{work.spot.n} * args.tile_cols + tile_col;
     Chunk<T, length> bias;
@@ -125,11 +128,14 @@ __device__ __forceinline__ Chunk<T, length> finished(const ElementwiseArgs& args
   return narrowed<T>(x);
 }
 
-/// Sums sources of type S in their order in fp32, then applies bias and activation, and rounds once to T.
+/// Sums sources of type S in their order in fp32, then applies scale, bias and activation, and rounds once to
+/// T. A chunk of the narrower type has 16 bytes.
 template <class S, class T>
 struct Sum {
-  static constexpr int length = vector_bytes / static_cast<int>(sizeof(T));
+  static constexpr int length =
+      vector_bytes / static_cast<int>(sizeof(S) < sizeof(T) ? sizeof(S) : sizeof(T));
   using Source = Chunk<S, length>;
+  using Result = Chunk<T, length>;
   static constexpr int group =
       // sources whose loads are in flight together
       4 * vector_bytes / Source::bytes;
@@ -218,12 +224,15 @@ struct Sum {
         }
         add(x, chunk, factors.of(s));
       }
-      const Chunk<T, length> sum = finished<T>(args, work, walk.chunk * length, x);
-      const std::int64_t offset = walk.row * args.to.row_bytes + walk.chunk * vector_bytes;
+      const Result sum = finished<T>(args, work, walk.chunk * length, x);
+      const std::int64_t offset = walk.row * args.to.row_bytes + walk.chunk * Result::bytes;
 #pragma unroll 1
       for (int d = 0; d < args.to.dests; ++d)
         if (char* const to = lines.to[d])
-          ptx::store(to + offset, make_uint4(sum.word[0], sum.word[1], sum.word[2], sum.word[3]));
+#pragma unroll
+          for (int i = 0; i < Result::words; i += 4)
+            ptx::store(to + offset + i * 4,
+                       make_uint4(sum.word[i], sum.word[i + 1], sum.word[i + 2], sum.word[i + 3]));
       fetch(slot);  // after the stores, which use all data of the slot
       slot = slot == mine + (depth - 1) * slot_bytes ? mine : slot + slot_bytes;
     }
