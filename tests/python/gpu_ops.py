@@ -19,6 +19,9 @@ import traceback
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests/python"), str(ROOT / "python")]
+
+import gpu_data_parallel  # noqa: E402
+
 CASE_DEADLINE_S = 200
 K, N, INNER = 256, 384, 128
 ROWS = (1, 7, 64, 257, 1024, 4096)
@@ -575,7 +578,7 @@ CASES = {
     for case in (forward_bf16, forward_f16, forward_f32, backward_bf16, attention_choices, scatter_gradients, strides,
                  side_stream, two_groups, cuda_graph, repeated, patched_symm_mem, patched_fp8, compiled, warmup,
                  compiled_with_graphs)
-}  # fmt: skip
+} | gpu_data_parallel.CASES  # fmt: skip
 
 
 def main():

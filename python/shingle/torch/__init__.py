@@ -4,6 +4,7 @@ from .choices import table
 from .context_parallel import context_parallel
 from .contexts import release
 from .counters import counters
+from .data_parallel import all_reduce_hook, ddp_hook, fsdp
 from .functional import (
     all_gather_gemm,
     all_to_all_gemm,
@@ -22,11 +23,14 @@ from .warming import warmup
 
 __all__ = [
     "all_gather_gemm",
+    "all_reduce_hook",
     "all_to_all_gemm",
     "attention_reduce_scatter",
     "configure",
     "context_parallel",
     "counters",
+    "ddp_hook",
+    "fsdp",
     "gemm_all_reduce",
     "gemm_all_to_all",
     "gemm_reduce_scatter",

@@ -17,11 +17,29 @@ from .settings import settings
 
 LIBRARY = "mm+c10d"  # the choice of the libraries alone
 PREDICTED = "predicted"  # the choice of the fastest predicted mechanism; others are a mechanism with params
+# Collectives of buckets, with their mechanism by PREDICTED.
+BUCKETS = {
+    "allgather": "copy-engine trigger=direct",
+    "reducescatter": "copy-engine sum-slices=4 sum-workers=16 trigger=direct",
+    "allreduce": "copy-engine sum-slices=4 sum-workers=16 trigger=direct",
+}
+# The same of operators whose fastest predicted mechanism a context does not find by itself.
+OWN = {
+    "attention+reducescatter": "fused",
+    "ulysses-attention": "ring engines=1 slices=4",
+    "allgather+attention": "ring engines=1",
+    "attention-backward": "ring engines=1",
+    **BUCKETS,
+}
+BYTES = {"f32": 4, "bf16": 2, "f16": 2}  # of an element
 MARGIN = 0.98  # a mechanism is chosen if its time is at most this part of the libraries'
 
 
 class Shape(NamedTuple):
-    """An operator of a context, without its m. Sizes are those of one rank's GEMM: [m, k] times [k, n]."""
+    """An operator of a context, without its m. Sizes are those of one rank's GEMM: [m, k] times [k, n].
+
+    A collective of a bucket has rows of n = k elements. In tables they have one, and m is the bucket's elements.
+    """
 
     op: str
     n: int
@@ -33,11 +51,13 @@ class Shape(NamedTuple):
     captured: bool = False  # in a CUDA graph, which cannot hold all mechanisms
     attention: tuple[int, int, int, bool] | None = None  # heads and kv_heads of all ranks, head_dim, causal
     zigzag: bool = False  # order of the tokens of an attention
+    f32_sums: bool = False  # sums of narrower values are fp32
     transpose_b: bool = True
     bias: bool = False
     activation: str | None = None
     norm_epsilon: float | None = None
     returns_lse: bool = False  # an attention also returns its log-sum-exp
+    scale: float = 1.0  # factor of the sums of a bucket
     mechanism: str | None = None  # with params, as "ring slices=2"; None: the fastest predicted one
 
     @property
@@ -59,9 +79,7 @@ def by(shape, choice):
     no engines by default.
     """
     if choice == PREDICTED:
-        own = {"attention+reducescatter": "fused", "ulysses-attention": "ring engines=1 slices=4",
-               "allgather+attention": "ring engines=1", "attention-backward": "ring engines=1"}  # fmt: skip
-        choice = "fused" if shape.keeps else own.get(shape.op)
+        choice = "fused" if shape.keeps else OWN.get(shape.op)
     return shape._replace(mechanism=choice, keeps=False, captured=False)
 
 
@@ -89,11 +107,13 @@ class Table:
         """The choice for a call with m rows."""
         if self.forced is not None:
             return self.forced
-        if m > settings.max_m:
+        bucket = shape.op in BUCKETS
+        if m > settings.max_m and not bucket:
             return LIBRARY
         rows = self.known(shape)
         if rows is None:
-            return PREDICTED if m >= settings.min_m else LIBRARY
+            least = settings.min_bucket_bytes // BYTES[shape.dtype] if bucket else settings.min_m
+            return PREDICTED if m >= least else LIBRARY
         at = bisect.bisect_left(rows, m, key=most_rows)
         return rows[at][1] if at < len(rows) else LIBRARY
 
@@ -112,7 +132,8 @@ class Table:
         """Writes the table as JSON."""
         shapes = [
             {"op": s.op, "n": s.n, "k": s.k, "dtype": s.dtype, "ranks": s.ranks, "inner": s.inner, "keeps": s.keeps,
-             "captured": s.captured, "attention": s.attention, "zigzag": s.zigzag, "choices": rows}
+             "captured": s.captured, "attention": s.attention, "zigzag": s.zigzag, "f32_sums": s.f32_sums,
+             "choices": rows}
             for s, rows in sorted(self.rows.items())
         ]
         beside = f"{path}.{os.getpid()}"

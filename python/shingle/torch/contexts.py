@@ -1,4 +1,8 @@
-"""The context of each process group on CUDA, and its operators. Made at first use, which is collective."""
+"""The contexts of each process group on CUDA, and their operators. Made at first use, which is collective.
+
+A group has a context for each purpose, on one world. Calls of one context run in their order, so that a gather of the
+next layer's weights and sums of the last layer's gradients need one each.
+"""
 
 import threading
 
@@ -8,12 +12,22 @@ import torch.distributed as dist
 from ..context import Context, World
 from ..errors import Timeout, Unsupported
 from . import native
-from .choices import Shape
+from .choices import BUCKETS, Shape
 from .groups import Group, find_group, name_of
 from .settings import settings
 
 
 CONTIGUOUS, ZIGZAG = 0, 2  # shingle_row_order of the C interface
+PRODUCTS, GATHERS, SUMS = "products", "gathers", "sums"  # purposes of contexts
+# SMs that products leave to collectives of buckets. Their kernels of one warp, which wait, share one. Passes that sum
+# do not wait for other ranks: they complete on one, however many they take.
+BUCKET_WORKERS = 2
+
+
+def purpose_of(shape: Shape):
+    if shape.op not in BUCKETS:
+        return PRODUCTS
+    return GATHERS if shape.op == "allgather" else SUMS
 
 
 def roles(shape: Shape):
@@ -29,9 +43,16 @@ def roles(shape: Shape):
     found = ["a", "b"]
     if shape.bias:
         found.append("bias")
+    if shape.op in BUCKETS:
+        return "a", "out"
     if shape.norm_epsilon is not None:
         return *found, "residual", "norm_weight", "out", "sum"
     return *found, "out"
+
+
+def m_step_of(shape: Shape):
+    """Every m of a call is a multiple of it: shards of gathered and of scattered buckets are equal."""
+    return shape.ranks if shape.op in ("allgather", "reducescatter") else 1
 
 
 def make_world(group: Group, device: int):
@@ -42,34 +63,95 @@ def make_world(group: Group, device: int):
 
 
 class GroupContext:
-    """A world and a context of a process group on the current device, and the calls of declared operators."""
+    """A context of a process group on the current device for a purpose, and the calls of declared operators."""
 
-    def __init__(self, group: Group, device: int):
-        self.group, self.device = group, device
+    def __init__(self, group: Group, device: int, purpose: str, world):
+        self.group, self.device, self.purpose = group, device, purpose
+        registered = reserved(group, device) if purpose == GATHERS else 0
+        workers = workers_of_products(device) if purpose == PRODUCTS else 0
         self.context = Context(
-            make_world(group, device), mechanism=settings.mechanism, workers=settings.workers,
-            timeout_us=settings.timeout_us,
+            world, mechanism=settings.mechanism if purpose == PRODUCTS else None, workers=workers,
+            timeout_us=settings.timeout_us, registered_bytes=registered,
         )  # fmt: skip
-        self.calls = {}
+        self.registered_bytes, self.leaves_room, self.calls = registered, workers > 0, {}
+        self.heap = None  # of the registered memory, once tensors are made in it
 
-    def declare(self, shape: Shape):
-        """Declares an operator with settings.max_m. Collective."""
+    def declare(self, shape: Shape, m: int):
+        """Declares an operator for up to m rows. Collective."""
         normed = shape.norm_epsilon is not None
         heads, kv_heads, head_dim, causal = shape.attention or (0, 0, 0, False)
         op = self.context.declare(
-            shape.op, m=settings.max_m, n=shape.n, k=shape.k, dtype=shape.dtype, inner=shape.inner,
-            activation=shape.activation, transpose_b=shape.transpose_b, bias=shape.bias, norm=normed, residual=normed,
-            norm_epsilon=shape.norm_epsilon or 0, heads=heads, kv_heads=kv_heads, head_dim=head_dim, causal=causal,
-            returns_lse=shape.returns_lse, row_order=ZIGZAG if shape.zigzag else CONTIGUOUS, mechanism=shape.mechanism,
+            shape.op, m=m, n=shape.n, k=shape.k, dtype=shape.dtype, inner=shape.inner,
+            activation=shape.activation, transpose_b=shape.transpose_b and self.purpose == PRODUCTS, bias=shape.bias,
+            norm=normed, residual=normed, norm_epsilon=shape.norm_epsilon or 0, heads=heads, kv_heads=kv_heads,
+            head_dim=head_dim, causal=causal, returns_lse=shape.returns_lse, f32_sums=shape.f32_sums, scale=shape.scale,
+            m_step=m_step_of(shape), row_order=ZIGZAG if shape.zigzag else CONTIGUOUS, mechanism=shape.mechanism,
         )  # fmt: skip
         self.calls[shape] = call = op.prepare([(self.group.rank, role) for role in roles(shape)], streams=1)
         call.max_m, call.mechanism, call.context = op.max_m, op.mechanism, self.context
-        call.gathers_in_order = op.gathers_in_order
+        call.gathers_in_order, call.served = op.gathers_in_order, {}
         return call
 
+    def is_outgrown(self):
+        in_use = self.heap is not None and self.heap.used
+        return self.registered_bytes < reserved(self.group, self.device) and not in_use
 
-_contexts: dict[tuple[dist.ProcessGroup, int], GroupContext] = {}
-_making = threading.Lock()  # backward declares from autograd's thread
+    def close(self):
+        self.context.close()
+
+
+_contexts: dict[tuple[dist.ProcessGroup, int, str], GroupContext] = {}
+_worlds: dict[tuple[dist.ProcessGroup, int], World] = {}
+_registered_bytes: dict[tuple[dist.ProcessGroup, int], int] = {}  # of contexts for gathers
+_with_buckets: set[int] = set()  # devices on which collectives of buckets run beside products
+_making = threading.RLock()  # backward declares from autograd's thread
+
+
+def expect_buckets(device: int):
+    """Contexts of products on a device leave SMs to collectives of buckets from now on."""
+    for (_, on, purpose), made in _contexts.items():
+        if on == device and purpose == PRODUCTS and not made.leaves_room:
+            raise Unsupported(
+                "a context of products may hold all SMs of this GPU, so that collectives of buckets beside it could "
+                "wait for ever; call shingle.torch.fsdp() before the first call of an op, or shingle.torch.release() "
+                "first"
+            )
+    _with_buckets.add(device)
+
+
+def workers_of_products(device: int):
+    """ContextOptions::workers of a context of products: settings.workers, or what buckets leave."""
+    if settings.workers or device not in _with_buckets:
+        return settings.workers
+    return torch.cuda.get_device_properties(device).multi_processor_count - BUCKET_WORKERS
+
+
+def reserve(group: Group, device: int, size: int):
+    """The context for gathers of a group will have at least this much registered memory."""
+    key = group.process_group, device
+    _registered_bytes[key] = max(size, _registered_bytes.get(key, 0))
+
+
+def reserved(group: Group, device: int):
+    return _registered_bytes.get((group.process_group, device), 0)
+
+
+def find_context(group: Group, device: int, purpose: str):
+    """The context of a group for a purpose. First use makes it: collective.
+
+    One for gathers is made anew if more registered memory was reserved since, and none of it is in use.
+    """
+    key = group.process_group, device, purpose
+    with _making:
+        made = _contexts.get(key)
+        if made is not None and purpose == GATHERS and made.is_outgrown():
+            _contexts.pop(key).close()
+        if key not in _contexts:
+            world = _worlds.get(key[:2])
+            if world is None:
+                world = _worlds[key[:2]] = make_world(group, device)
+            _contexts[key] = GroupContext(group, device, purpose, world)
+        return _contexts[key]
 
 
 def find_call(group: Group, shape: Shape, m: int, device: int):
@@ -77,7 +159,8 @@ def find_call(group: Group, shape: Shape, m: int, device: int):
 
     Raises Unsupported under CUDA graph capture if the operator is not declared yet.
     """
-    found = _contexts.get((group.process_group, device))
+    purpose = purpose_of(shape)
+    found = _contexts.get((group.process_group, device, purpose))
     call = found and found.calls.get(shape)
     if call and m <= call.max_m:
         return call
@@ -87,11 +170,16 @@ def find_call(group: Group, shape: Shape, m: int, device: int):
             "call shingle.torch.warmup first, or run the model once before the capture"
         )
     with _making:
-        found = _contexts.get((group.process_group, device))
-        if found is None:
-            _contexts[group.process_group, device] = found = GroupContext(group, device)
+        found = find_context(group, device, purpose)
         call = found.calls.get(shape)  # another thread may have declared it meanwhile
-        return call if call and m <= call.max_m else found.declare(shape)
+        largest = settings.max_m if purpose == PRODUCTS else rounded_up(m, m_step_of(shape))
+        return call if call and m <= call.max_m else found.declare(shape, largest)
+
+
+def rounded_up(m: int, m_step: int):
+    """m to a multiple of an eighth of its power of two: buckets that grow a little need no new staging memory."""
+    step = m_step << max((m // m_step).bit_length() - 4, 0)
+    return -(-m // step) * step
 
 
 def release(group=None):
@@ -100,10 +188,9 @@ def release(group=None):
     group: a ProcessGroup, its group_name, or a 1-D DeviceMesh; None: all. Collective.
     """
     only = None if group is None else find_group(name_of(group)).process_group
-    for key in [key for key in _contexts if only is None or key[0] is only]:
-        found = _contexts.pop(key)
-        found.context.close()
-        found.context.world.close()
+    for owners in (_contexts, _worlds):  # contexts before their worlds
+        for key in [key for key in owners if only is None or key[0] is only]:
+            owners.pop(key).close()
     native.forget()
 
 

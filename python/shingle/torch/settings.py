@@ -11,13 +11,15 @@ class Settings:
     """What `configure` sets. All ranks must set the same values.
 
     max_m: largest m that operators are declared with. Calls with more rows run as mm + c10d. It sets the size of the
-    staging memory. min_m: least m that is overlapped where the table has no figure for the shape. mechanism: of all
-    operators; None: the fastest predicted one. workers: SMs that waiting kernels may hold; 0: all. timeout_us:
-    deadline of waits, in microseconds; 0: 30 s. native: libshingle_torch.so serves calls like an earlier one.
+    staging memory. min_m: least m that is overlapped where the table has no figure for the shape. min_bucket_bytes:
+    least bytes of a bucket of data parallelism that engines move, likewise. mechanism: of all operators; None: the
+    fastest predicted one. workers: SMs that waiting kernels may hold; 0: all. timeout_us: deadline of waits, in
+    microseconds; 0: 30 s. native: libshingle_torch.so serves calls like an earlier one.
     """
 
     max_m: int = int(os.environ.get("SHINGLE_MAX_M", 8192))
     min_m: int = int(os.environ.get("SHINGLE_MIN_M", 512))
+    min_bucket_bytes: int = int(os.environ.get("SHINGLE_MIN_BUCKET_BYTES", 4 << 20))
     mechanism: str | None = None
     workers: int = 0
     timeout_us: float = 0
@@ -28,7 +30,10 @@ settings = Settings()
 
 
 def configure(**changes):
-    """Changes fields of Settings: max_m, min_m, mechanism, workers, timeout_us, native. Call it on all ranks alike."""
+    """Changes fields of Settings: max_m, min_m, min_bucket_bytes, mechanism, workers, timeout_us, native.
+
+    Call it on all ranks alike.
+    """
     for name, value in changes.items():
         if name not in settings.__dataclass_fields__:
             raise TypeError(f"configure() has no setting {name!r}; it has {', '.join(settings.__dataclass_fields__)}")

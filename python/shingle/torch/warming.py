@@ -1,16 +1,16 @@
 """warmup: declares the operators that a step uses, and measures which mechanism is fastest at which m."""
 
-import contextlib
 import math
 
 import torch
-import torch.distributed as dist
 
 from ..errors import InvalidArgument
 from . import contexts, native, overlapped, shapes
-from .choices import LIBRARY, PREDICTED, Shape, by, fastest, table
+from .choices import BUCKETS, LIBRARY, PREDICTED, Shape, by, fastest, table
+from .data_parallel import tuning
 from .groups import Group
 from .settings import settings
+from .timing import forced, median_of, slowest
 
 KERNELS = {
     "gemm+reducescatter": overlapped.gemm_reduce_scatter,
@@ -38,17 +38,19 @@ CANDIDATES = {
     "allgather+attention": ["ring engines=1", "ring engines=2 slices=2", "ring"],
     "attention-backward": ["ring engines=1", "ring"],
 }  # fmt: skip
-WARM, TIMED = 1, 7  # samples that are not kept, and that are
 CALLS = 5  # of a sample, one behind the other
-SLEEP_CYCLES = 4_000_000  # about two milliseconds: longer than the host takes to launch the calls of a sample
 
 
-def warmup(step, *, tune=True, least_m=16):
+def warmup(step, *, tune=True, least_m=16, confirm=0):
     """Runs `step()` once, then declares each operator that it used, so that CUDA graphs can capture it.
 
     step: a call of the model, or a whole training step. tune: also measures these operators, as mm + c10d and by
     several mechanisms, launched one by one and in CUDA graphs, and enters the fastest into shingle.torch.table at
     some sizes from least_m to settings.max_m. Bias, norm and layout of the weight are left out.
+
+    Buckets of fsdp() and ddp_hook() are measured beside products, at the sizes that the step used. confirm: then runs
+    the step so many times more with what was found, and as often with c10d, in turns. Only what makes it no slower is
+    kept; if warmup is interrupted, c10d is. The step must then have no lasting effect, such as that of an optimizer.
 
     Collective: all ranks call it with the same step, outside of captures. On CPU it only runs the step. Returns what
     `step` returned.
@@ -61,13 +63,16 @@ def warmup(step, *, tune=True, least_m=16):
         result = step()
     finally:
         used, overlapped.used = overlapped.used, None
-    for group, shape, device in used:
+    buckets = {bucket: sizes for bucket, sizes in used.items() if bucket[1].op in BUCKETS}
+    for group, shape, device in (key for key in used if key not in buckets):
         with torch.cuda.device(-1 if device is None else device):  # -1: as it is
             for at in (shape, shape._replace(captured=True)):
                 if tune and at.key not in table.rows:
                     table.enter(at, fastest(measure(group, at, sizes_between(least_m, settings.max_m), device)))
             for operator in table.mechanisms(shape):
                 contexts.find_call(group, operator, settings.max_m, device)
+    if tune and buckets:
+        tuning.tune(buckets, step, confirm)
     return result
 
 
@@ -99,9 +104,8 @@ def measure(group, shape, sizes, device):
             if choice == PREDICTED or (call.mechanism(m) in choice and (not shape.keeps or call.gathers_in_order(m)))
         ]  # fmt: skip
         args = arguments(group, shape, m)
-        times = torch.tensor([time(group, kernel, args, choice) for choice in (LIBRARY, *choices)], device="cuda")
-        dist.all_reduce(times, op=dist.ReduceOp.MAX, group=group.process_group)
-        found[m] = dict(zip((LIBRARY, *choices), times.tolist()))
+        times = [time(group, kernel, args, choice) for choice in (LIBRARY, *choices)]
+        found[m] = dict(zip((LIBRARY, *choices), slowest(group, times)))
     return found
 
 
@@ -126,32 +130,6 @@ def graph_us(group, kernel, args, choice):
             for _ in range(CALLS):
                 kernel(*args)
     return median_of(group, graph.replay) / CALLS
-
-
-def median_of(group, launch):
-    """Median device time of what launch() launches, in microseconds."""
-    samples, meeting = [], torch.zeros(1, device="cuda")
-    for _ in range(WARM + TIMED):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        dist.barrier(group=group.process_group)
-        torch.cuda._sleep(SLEEP_CYCLES)
-        dist.all_reduce(meeting, group=group.process_group)  # devices wake tens of microseconds apart
-        begin.record()
-        launch()
-        end.record()
-        end.synchronize()
-        samples.append(begin.elapsed_time(end) * 1e3)
-    return sorted(samples[WARM:])[TIMED // 2]
-
-
-@contextlib.contextmanager
-def forced(choice):
-    """All calls run by one choice: LIBRARY, PREDICTED or a mechanism. None: as the table says."""
-    table.forced, before = choice, table.forced
-    try:
-        yield
-    finally:
-        table.forced = before
 
 
 def arguments(group: Group, shape: Shape, m: int):

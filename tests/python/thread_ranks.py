@@ -1,0 +1,136 @@
+"""Ranks as threads of one process, with contexts of host ranks in place of CUDA's: copy engines without a GPU.
+
+A context's call takes the matrices of all its local ranks. So the threads meet at each collective, and one of them
+calls.
+"""
+
+import multiprocessing
+import threading
+import traceback
+import types
+
+DEADLINE_S = 120
+
+
+class Meeting:
+    """A call for which all ranks bring their arguments. The last one makes it for all."""
+
+    def __init__(self, ranks):
+        self.barrier = threading.Barrier(ranks, timeout=DEADLINE_S)
+        self.brought = {}
+
+    def bring(self, rank, arguments, call):
+        self.brought[rank] = arguments
+        if self.barrier.wait() == 0:
+            call(dict(sorted(self.brought.items())))
+            self.brought.clear()
+        self.barrier.wait()
+
+
+class HostContexts:
+    """Contexts of `ranks` host ranks, one for each purpose, in place of shingle.torch.contexts'."""
+
+    def __init__(self, ranks):
+        from shingle.context import World
+
+        self.ranks, self.world, self.making = ranks, World(backend="host", ranks=ranks), threading.RLock()
+        self.meeting, self.contexts, self.declared, self.heaps, self.shapes = Meeting(ranks), {}, {}, {}, []
+
+    def context(self, purpose, registered_bytes=0):
+        from shingle.context import Context
+
+        with self.making:
+            if purpose not in self.contexts:
+                self.contexts[purpose] = Context(self.world, registered_bytes=registered_bytes, verify=True)
+            return self.contexts[purpose]
+
+    def find_context(self, group, device, purpose):
+        from shingle.torch import contexts
+
+        made = self.heaps.setdefault((group.rank, purpose), types.SimpleNamespace(heap=None))
+        made.registered_bytes = contexts.reserved(group, device)
+        made.context = self.context(purpose, made.registered_bytes)
+        return made
+
+    def find_call(self, group, shape, m, device):
+        return types.SimpleNamespace(served={}, mechanism=lambda rows: shape.mechanism.split()[0])
+
+    def enqueue(self, group, shape, m, device, operands):
+        self.meeting.bring(group.rank, operands, lambda brought: self.call(shape, m, brought))
+
+    def call(self, shape, m, brought):
+        from shingle.torch import contexts
+
+        self.shapes.append((shape, m))
+        context = self.context(contexts.purpose_of(shape))
+        if (shape, m) not in self.declared:
+            op = context.declare(
+                shape.op, m=m, n=shape.n, k=shape.k, dtype=shape.dtype, f32_sums=shape.f32_sums, scale=shape.scale,
+                m_step=contexts.m_step_of(shape), mechanism=shape.mechanism,
+            )  # fmt: skip
+            assert op.mechanism(m) == "copy-engine"
+            roles = [(rank, role) for rank in range(self.ranks) for role in contexts.roles(shape)]
+            self.declared[shape, m] = op.prepare(roles)
+        self.declared[shape, m](m, [argument for operands in brought.values() for argument, _ in operands])
+        context.synchronize()
+
+
+_starting, _started = threading.Lock(), []
+
+
+def engines(ranks):
+    """CPU tensors of this process take contexts of host ranks from now on. All threads get the same HostContexts."""
+    from shingle.torch import configure, contexts, overlapped
+    from shingle.torch.data_parallel import buckets
+
+    with _starting:
+        if not _started:
+            host = HostContexts(ranks)
+            buckets.takes_contexts = lambda device: True
+            contexts.find_context, contexts.find_call = host.find_context, host.find_call
+            overlapped.enqueue = host.enqueue
+            configure(min_bucket_bytes=0)
+            _started.append(host)
+    return _started[0]
+
+
+def serve(pipe, ranks, function, args):
+    import torch
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.multi_threaded_pg import _install_threaded_pg
+
+    torch.set_num_threads(1)
+    _install_threaded_pg()
+    torch._C._distributed_c10d._set_thread_isolation_mode(True)
+    store, results, failures = dist.HashStore(), {}, []
+
+    def run(rank):
+        try:
+            dist.init_process_group("threaded", rank=rank, world_size=ranks, store=store)
+            results[rank] = function(rank, *args)
+        except BaseException:
+            failures.append(f"rank {rank}: {traceback.format_exc()}")
+
+    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    pipe.send((failures, results))
+
+
+def on_threads(ranks, function, *args):
+    """Runs a module-level function(rank, *args) on threads of a new process. Returns the results by rank."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=serve, args=(theirs, ranks, function, args), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        failures, results = ours.recv() if ours.poll(2 * DEADLINE_S) else (["no answer"], {})
+    except EOFError:
+        failures, results = ["the process ended"], {}
+    process.kill()
+    if failures or len(results) != ranks:
+        raise AssertionError("\n".join(failures) or f"only ranks {sorted(results)} of {ranks} finished")
+    return results
