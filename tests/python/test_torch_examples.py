@@ -15,7 +15,7 @@ NEEDS = {name: ["transformers", "accelerate"] for name in ("04_llama_with_tp_pla
 @pytest.mark.parametrize(
     "name",
     ["02_an_op", "03_tensor_parallel_mlp", "04_llama_with_tp_plan", "05_training_step_with_compile",
-     "07_sequence_parallel_attention", "08_context_parallel_llama"],
+     "07_sequence_parallel_attention", "08_context_parallel_llama", "09_fsdp2"],
 )  # fmt: skip
 def test_example(name):
     for package in NEEDS.get(name, []):
