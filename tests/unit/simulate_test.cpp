@@ -242,6 +242,21 @@ TEST(Simulate, EachGroupIsRestoredByAKernel) {
   EXPECT_NEAR(us({4, 1, 2, 3}) - us({4, 3, 3}), 5, 0.5);
 }
 
+/// What comes from five ranks is put in order by five passes, each of which moves a fifth of the rows.
+TEST(Simulate, PassesOfAnAllToAllMoveEachRowOnce) {
+  Machine memory = machine();
+  memory.link = {};
+  memory.curves = {{Traffic::alltoall, 5, 0, {{4000, 1}, {80000, 1}}}};
+  Problem routed = problem(Op::gemm_alltoall, 5);
+  std::vector<std::int32_t> dest;
+  for (std::int32_t row = 0; row < routed.m; ++row) dest.push_back(row % 5);
+  routed.routing = std::make_shared<const Routing>(std::vector(5, dest));
+  const Plan plan = plan_signal(routed, memory, {.group_waves = {10}}).value();
+  const double free = time(plan, memory);
+  memory.memory_gbps = 2;
+  EXPECT_NEAR(time(plan, memory) - free, 2 * 40000 / 2e3, 1);
+}
+
 /// Half of ten waves of ten tiles leave, 4000 bytes each, before the other half is computed.
 TEST(Simulate, AWorkerHasOneTileOnItsWay) {
   Machine gpu = machine();
