@@ -348,6 +348,21 @@ TEST(Metrics, AreThoseOfThePapers) {
   EXPECT_LT(metrics.mfu(), 1);
 }
 
+// Two of four ranks have one of the links between pairs, not a rank's share of all.
+TEST(Metrics, TheWireIsOfTheLinksBetweenTheRanks) {
+  Machine mesh = machine();
+  mesh.link = {3, 0};
+  mesh.topology.pair = {1, 0};
+  mesh.topology.pair_ranks = 4;
+  mesh.curves = {{Traffic::allreduce, 4, 0, {{40000, 20}, {80000, 40}}}};
+  const auto wire_us = [&](int world) {
+    return measure(plan_sequential(problem(Op::gemm_allreduce, world), mesh).value(), mesh).value().wire_us;
+  };
+  EXPECT_DOUBLE_EQ(wire_us(4), 1.5 * 40000 / 3e3);
+  mesh.curves.push_back({Traffic::allreduce, 2, 0, {{40000, 60}, {80000, 120}}});
+  EXPECT_DOUBLE_EQ(wire_us(2), 40000 / 1e3);
+}
+
 using sim::Links;
 
 /// Two transfers share a link; a third that crosses another, too, gets what the second link leaves it, and
