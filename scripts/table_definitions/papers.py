@@ -99,7 +99,7 @@ def loops(record):
 
 # By paper: the records of its program, then (record, rows of it) of measurements.
 PAPERS = {
-    "FlashOverlap": (["flashoverlap_signal"], [("h200x2/signal", signal), ("h200x2/alltoall", signal_alltoall)]),
+    "FlashOverlap": (["flashoverlap_search", "flashoverlap_signal"], [("h200x2/signal", signal), ("h200x2/alltoall", signal_alltoall)]),
     "Flash-Overlap": (["flash_overlap"], [("h200x2/layers_tp8", ring_reducescatter), ("h200x2/attention", ring_attention)]),
     "FLUX": (["flux"], [("h200x2/sums", fused)]),
     "DMA collectives": (["dma"], [("h200x2/copy_engine", engines), ("h200x2/copy_engine_energy", energy)]),
