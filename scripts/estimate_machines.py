@@ -116,8 +116,8 @@ MACHINES = {
         "phases": {"control_us": 0.04, "schedule_us": 0.49, "copy_us": 2.17, "sync_us": 1.23, "fetch_us": 1.94,
                    "queued_us": 0.012, "poll_us": 4.07, "broadcast_us": 0.86, "swap_us": 0.25},
         "phases_note": "all at once on the shares of a copy's phases (DMA collectives 3.3), the best variants of"
-        " Tables 1 and 2 and seven speedups of 5.3, in the simulator; bench/papers/dma.cpp holds what comes of it beside"
-        " the paper's",
+        " Tables 1 and 2 and seven speedups of 5.3, in the simulator; bench/papers/dma.cpp holds what comes of it"
+        " beside the paper's",
         "pair_note": "each GPU has a link of 64 GB/s a direction to each other (DMA collectives 2.4); the latency is"
         " assumed",
         "memory_share": 0.2, "channel_gbps": 31.0, "half_chunk": 65536.0, "slowdown": 0.07,

@@ -44,7 +44,8 @@ def signal_alltoall(record):
 
 def ring_reducescatter(record):
     rows = [row for row in pick(record, op="gemm+reducescatter", contender="auto") if row["plan"].startswith("ring")]
-    yield "Tables 1 and 3", "reduce-scatter by `ring`, communication hidden", "99.7% to 99.8%", shares(*map(hidden, rows))
+    what = "reduce-scatter by `ring`, communication hidden"
+    yield "Tables 1 and 3", what, "99.7% to 99.8%", shares(*map(hidden, rows))
 
 
 def ring_attention(record):
@@ -99,8 +100,14 @@ def loops(record):
 
 # By paper: the records of its program, then (record, rows of it) of measurements.
 PAPERS = {
-    "FlashOverlap": (["flashoverlap_search", "flashoverlap_signal"], [("h200x2/signal", signal), ("h200x2/alltoall", signal_alltoall)]),
-    "Flash-Overlap": (["flash_overlap"], [("h200x2/layers_tp8", ring_reducescatter), ("h200x2/attention", ring_attention)]),
+    "FlashOverlap": (
+        ["flashoverlap_search", "flashoverlap_signal"],
+        [("h200x2/signal", signal), ("h200x2/alltoall", signal_alltoall)],
+    ),
+    "Flash-Overlap": (
+        ["flash_overlap"],
+        [("h200x2/layers_tp8", ring_reducescatter), ("h200x2/attention", ring_attention)],
+    ),
     "FLUX": (["flux"], [("h200x2/sums", fused)]),
     "DMA collectives": (["dma"], [("h200x2/copy_engine", engines), ("h200x2/copy_engine_energy", energy)]),
     "Lagom": (["lagom", "lagom_models"], [("h200x4/loops", loops)]),
