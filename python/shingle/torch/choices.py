@@ -33,6 +33,7 @@ class Shape(NamedTuple):
     captured: bool = False  # in a CUDA graph, which cannot hold all mechanisms
     attention: tuple[int, int, int, bool] | None = None  # heads and kv_heads of all ranks, head_dim, causal
     zigzag: bool = False  # order of the tokens of an attention
+    experts: tuple[int, int] | None = None  # experts of all ranks, and of a token
     transpose_b: bool = True
     bias: bool = False
     activation: str | None = None
@@ -112,7 +113,8 @@ class Table:
         """Writes the table as JSON."""
         shapes = [
             {"op": s.op, "n": s.n, "k": s.k, "dtype": s.dtype, "ranks": s.ranks, "inner": s.inner, "keeps": s.keeps,
-             "captured": s.captured, "attention": s.attention, "zigzag": s.zigzag, "choices": rows}
+             "captured": s.captured, "attention": s.attention, "zigzag": s.zigzag, "experts": s.experts,
+             "choices": rows}
             for s, rows in sorted(self.rows.items())
         ]
         beside = f"{path}.{os.getpid()}"
@@ -132,7 +134,7 @@ class Table:
                 raise ValueError(f"version {found['version']}, expected 2")
             for row in found["shapes"]:
                 choices = [(int(most), str(choice)) for most, choice in row.pop("choices")]
-                row["attention"] = row.get("attention") and tuple(row["attention"])
+                row |= {name: row.get(name) and tuple(row[name]) for name in ("attention", "experts")}
                 self.enter(Shape(**row), sorted(choices))
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidArgument(f"{path} is no table of choices: {error!r}; write one with table.save()") from error

@@ -7,8 +7,9 @@ import torch
 import torch.distributed as dist
 
 from ..errors import InvalidArgument
-from . import contexts, native, overlapped, shapes
+from . import contexts, experts, native, overlapped, shapes
 from .choices import LIBRARY, PREDICTED, Shape, by, fastest, table
+from .experts.routing import Layout
 from .groups import Group
 from .settings import settings
 
@@ -23,6 +24,9 @@ KERNELS = {
     "ulysses-attention": overlapped.ulysses_attention,
     "allgather+attention": overlapped.ring_attention,
     "attention-backward": overlapped.ring_gradients,
+    "alltoall+grouped-gemm": experts.overlapped.dispatch,
+    "grouped-gemm+alltoall": experts.overlapped.combine,
+    "moe": experts.overlapped.moe,
 }
 # Mechanisms that are tried, beside the fastest predicted one.
 CANDIDATES = {
@@ -37,6 +41,7 @@ CANDIDATES = {
                           "ring slices=2"],
     "allgather+attention": ["ring engines=1", "ring engines=2 slices=2", "ring"],
     "attention-backward": ["ring engines=1", "ring"],
+    **dict.fromkeys(("alltoall+grouped-gemm", "grouped-gemm+alltoall", "moe"), ["sequential", "chunked", "fused"]),
 }  # fmt: skip
 WARM, TIMED = 1, 7  # samples that are not kept, and that are
 CALLS = 5  # of a sample, one behind the other
@@ -63,7 +68,7 @@ def warmup(step, *, tune=True, least_m=16):
         used, overlapped.used = overlapped.used, None
     for group, shape, device in used:
         with torch.cuda.device(-1 if device is None else device):  # -1: as it is
-            for at in (shape, shape._replace(captured=True)):
+            for at in [shape] if shape.experts else [shape, shape._replace(captured=True)]:  # no graph holds experts
                 if tune and at.key not in table.rows:
                     table.enter(at, fastest(measure(group, at, sizes_between(least_m, settings.max_m), device)))
             for operator in table.mechanisms(shape):
@@ -87,7 +92,7 @@ def sizes_between(least, most):
 
 def measure(group, shape, sizes, device):
     """Median times of a call in microseconds, those of the slowest rank: {m: {choice: time}}."""
-    if shape.op != "mlp":
+    if shape.op not in ("mlp", "moe"):
         shape = shape._replace(bias=False, activation=None, norm_epsilon=None, returns_lse=False)  # as `arguments`
     calls = {choice: contexts.find_call(group, by(shape, choice), settings.max_m, device)
              for choice in (PREDICTED, *CANDIDATES.get(shape.op, []))}  # fmt: skip
@@ -96,7 +101,9 @@ def measure(group, shape, sizes, device):
         # A mechanism that does not serve this m is replaced by `sequential`: the libraries again.
         choices = [
             choice for choice, call in calls.items()
-            if choice == PREDICTED or (call.mechanism(m) in choice and (not shape.keeps or call.gathers_in_order(m)))
+            if choice == PREDICTED
+            or shape.experts  # a routing, not m, decides
+            or (call.mechanism(m) in choice and (not shape.keeps or call.gathers_in_order(m)))
         ]  # fmt: skip
         args = arguments(group, shape, m)
         times = torch.tensor([time(group, kernel, args, choice) for choice in (LIBRARY, *choices)], device="cuda")
@@ -161,8 +168,9 @@ def arguments(group: Group, shape: Shape, m: int):
     def random(*sizes):
         return torch.randn(sizes, device="cuda").to(dtype)
 
-    def weight(n, k):
-        return random(n, k) if shape.transpose_b else random(k, n).t()
+    def weight(*sizes):
+        *leading, n, k = sizes
+        return random(*sizes) if shape.transpose_b else random(*leading, k, n).transpose(-2, -1)
 
     if shape.op == "mlp":
         up = weight(shape.inner * (2 if shape.activation == "swiglu" else 1), shape.k)
@@ -182,6 +190,8 @@ def arguments(group: Group, shape: Shape, m: int):
             return grad, q, k, v, out, lse, group.name, head_dim, causal, shape.zigzag, m
         order = () if shape.op == "ulysses-attention" else (shape.zigzag,)
         return q, k, v, group.name, head_dim, causal, *order, m
+    if shape.experts:
+        return experts_arguments(group, shape, m, random, weight)
     w = weight(shape.n, shape.k)
     if shape.op == "allgather+gemm":
         return random(shapes.own_rows(m, group), shape.k), [w], group.name, m, shape.keeps
@@ -189,3 +199,20 @@ def arguments(group: Group, shape: Shape, m: int):
         row = [m // group.size + (rank < m % group.size) for rank in range(group.size)]
         return random(m, shape.k), w, group.name, row * group.size
     return random(m, shape.k), w, group.name
+
+
+def experts_arguments(group: Group, shape: Shape, m: int, random, weight):
+    """Those of a kernel of experts: m tokens on each rank, for experts that are drawn uniformly."""
+    (count, topk), ranks = shape.experts, group.size
+    ids = torch.randint(count, (ranks, topk * m), generator=torch.Generator().manual_seed(0), dtype=torch.int32)
+    routing = torch.cat((torch.full((ranks, 1), topk * m, dtype=torch.int32), ids), 1)
+    topk_weights = random(m, topk).float()
+    layout = Layout(routing, topk, count, group, topk_weights.device)
+    if shape.op == "moe":
+        up = weight(count // ranks, shape.inner * (2 if shape.activation == "swiglu" else 1), shape.k)
+        down = weight(count // ranks, shape.n, shape.inner)
+        return random(m, shape.k), up, down, topk_weights, layout, shape.activation
+    w = weight(count // ranks, shape.n, shape.k)
+    if shape.op == "alltoall+grouped-gemm":
+        return random(m, shape.k), w, layout
+    return random(layout.received, shape.k), w, topk_weights, layout
