@@ -1,5 +1,7 @@
 """moe on CPU against experts on one rank in float64, with gradients; its routing; its kernels without a GPU."""
 
+import types
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -7,6 +9,7 @@ import torch.distributed as dist  # noqa: E402
 from ranks import on_ranks  # noqa: E402
 from shingle import errors  # noqa: E402
 from shingle import torch as st  # noqa: E402
+from shingle.torch import experts as kernels  # noqa: E402
 from shingle.torch import sequential  # noqa: E402
 from shingle.torch.experts import routing  # noqa: E402
 from shingle.torch.groups import find_group  # noqa: E402
@@ -258,6 +261,23 @@ def routing_case():
 @RANKS
 def test_layout_of_a_routing(ranks):
     on_ranks(ranks, routing_case)
+
+
+@pytest.mark.parametrize("ends", [[3, 3, 10, 16], [0, 0, 16, 16], [5, 9, 12, 16]])
+def test_products_by_grouped_mm(monkeypatch, ends):
+    """The products that bf16 tensors on GPUs take: the same, also for experts without rows, in the same strides."""
+    layout = types.SimpleNamespace(ends=ends, offsets=torch.tensor(ends, dtype=torch.int32))
+    rows, grad, w = (torch.randn(sizes).bfloat16() for sizes in ((16, 24), (16, 8), (4, 8, 24)))
+    for weight in (w, w.transpose(1, 2).contiguous().transpose(1, 2)):
+        found = []
+        for grouped in (False, True):
+            monkeypatch.setattr(kernels.sequential, "takes_grouped_mm", lambda *_, grouped=grouped: grouped)
+            found.append((kernels.sequential.multiply(rows, weight, layout),
+                          kernels.sequential.weight_gradient(grad, rows, weight, layout)))  # fmt: skip
+        for got, expected in zip(*found):
+            assert got.stride() == expected.stride()
+            close(got, expected, "a product", 1e-2)
+            assert expected.any()
 
 
 def compile_case(backend):

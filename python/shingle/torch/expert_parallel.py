@@ -65,12 +65,12 @@ def expert_parallel(model, group=None):
 
 def holds_experts(module):
     """True for modules that transformers.integrations.use_experts_implementation has decorated."""
-    return hasattr(module, "is_transposed") and hasattr(module, "has_gate") and hasattr(module, "down_proj")
+    return hasattr(module, "is_transposed") and hasattr(module, "down_proj")
 
 
 def why_unserved(module):
     """Why `moe` cannot be the experts of a module; None if it can."""
-    if not module.has_gate:
+    if not getattr(module, "has_gate", True):
         return "its experts have no gate"
     for name in ("has_bias", "has_post_expert_norm"):
         if getattr(module, name, False):
