@@ -268,6 +268,15 @@ def test_products_by_grouped_mm(monkeypatch, ends):
     """The products that bf16 tensors on GPUs take: the same, also for experts without rows, in the same strides."""
     layout = types.SimpleNamespace(ends=ends, offsets=torch.tensor(ends, dtype=torch.int32))
     rows, grad, w = (torch.randn(sizes).bfloat16() for sizes in ((16, 24), (16, 8), (4, 8, 24)))
+    grouped_mm, empty = torch._grouped_mm, [at for at, (a, b) in enumerate(zip([0, *ends], ends)) if a == b]
+
+    def poisoned(a, b, offs):
+        out = grouped_mm(a, b, offs=offs)
+        if out.dim() == 3:
+            out[empty] = torch.nan
+        return out
+
+    monkeypatch.setattr(torch, "_grouped_mm", poisoned)
     for weight in (w, w.transpose(1, 2).contiguous().transpose(1, 2)):
         found = []
         for grouped in (False, True):

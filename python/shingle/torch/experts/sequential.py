@@ -68,7 +68,7 @@ def weight_gradient(grad, rows, w, layout):
     if rows.shape[0] > 0 and takes_grouped_mm(grad, rows):
         out = torch._grouped_mm(grad.t(), rows, offs=layout.offsets)
         empty = [expert for expert, (a, b) in enumerate(zip([0, *layout.ends], layout.ends)) if a == b]
-        if empty:
+        if empty:  # on some GPUs PyTorch leaves them as they are: pytorch/pytorch#172439
             out[empty] = 0
         return out
     out, begin = w.new_empty(w.shape), 0
