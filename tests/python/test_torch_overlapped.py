@@ -122,7 +122,7 @@ def test_kernels_pass_what_the_context_expects():
 
 def experts_case():
     group, counts = overlapped.find_group("0"), overlapped.counts
-    with host_ranks():
+    with host_ranks(), warming.forced(PREDICTED):
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
             same = functools.partial(close, bound=1e-5 if dtype == torch.float32 else 3e-2)
             for tokens, count, topk in ((5, 4, 2), (3, 8, 1), (6, 4, 4)):
@@ -165,16 +165,23 @@ def test_kernels_of_experts():
 
 
 def experts_choice_case():
-    """What no mechanism serves runs as mm + c10d; so do more tokens than max_m."""
-    group, counts = overlapped.find_group("0"), overlapped.counts
-    with host_ranks():
-        for dtype, tokens, wanted in ((torch.float64, 4, 0), (torch.float32, 65, 1), (torch.float32, 0, 0)):
+    """Experts run as mm + c10d unless the table says otherwise, and the context serves them."""
+    group, counts, fused = overlapped.find_group("0"), overlapped.counts, {"overlapped.moe": 1}
+    measured = Shape("moe", N, K, "f32", 1, inner=4, experts=(2, 1))
+    with host_ranks(), pytest.MonkeyPatch.context() as patch:
+        assert table.mechanisms(measured) == []
+        for dtype, tokens, rows, wanted in (
+            (torch.float32, 4, {}, {"sequential.moe": 1}), (torch.float32, 4, {measured: [(64, "fused")]}, fused),
+            (torch.float32, 65, {measured: [(64, "fused")]}, {"sequential.moe": 1}),
+            (torch.float64, 4, {measured: [(64, "fused")]}, {}), (torch.float32, 0, {measured: [(64, "fused")]}, {}),
+        ):  # fmt: skip
+            patch.setattr(table, "rows", rows)
             counts.clear()
             x, up = torch.randn(tokens, K).to(dtype), torch.randn(2, 8, K).to(dtype)
             ids, weights = torch.zeros(tokens, 1, dtype=torch.int64), torch.ones(tokens, 1, dtype=dtype)
             out, _ = kernels.moe(experts.overlapped, x, up, torch.randn(2, N, 4).to(dtype), ids, weights, "0", "swiglu")
             assert out.shape == (tokens, N)
-            assert counts == ({"sequential.moe": 1} if wanted else {}), counts
+            assert counts == wanted, counts
     with host_ranks(capturing=True), pytest.raises(errors.Unsupported, match="the host reads topk_ids"):
         routing.exchange(ids, 2, group, "", torch.device("cuda"))
 
@@ -302,10 +309,16 @@ def measure_case():
     def in_graph(*args):
         return timed(*args, us=2.0)
 
+    def with_new_routings(group, kernel, args, choice, routed_us=warming.routed_us):
+        seen.append(choice)
+        return routed_us(group, kernel, args, choice)
+
     with host_ranks(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(warming, "median_us", timed)
         patch.setattr(warming, "graph_us", in_graph)
-        patch.setattr(warming, "CANDIDATES", {"gemm+allreduce": ["fused", "chunked chunks=2"]})
+        patch.setattr(warming, "routed_us", with_new_routings)
+        patch.setattr(warming, "median_of", lambda group, launch, sleep_cycles: [launch(), launch()] and 1.0)
+        patch.setattr(warming, "CANDIDATES", {"gemm+allreduce": ["fused", "chunked chunks=2"], "moe": ["chunked"]})
         patch.setattr(torch, "randn", lambda sizes, device, randn=torch.randn: randn(sizes))
         patch.setattr(torch, "tensor", lambda values, device, tensor=torch.tensor: tensor(values))
         group = overlapped.find_group("0")

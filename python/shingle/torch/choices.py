@@ -66,6 +66,13 @@ def by(shape, choice):
     return shape._replace(mechanism=choice, keeps=False, captured=False)
 
 
+def predicts(shape):
+    """True if calls that were not measured are overlapped. Not those of experts: a new routing makes the host plan anew,
+    while the device waits.
+    """
+    return shape.experts is None
+
+
 def most_rows(row):
     return row[0]
 
@@ -94,7 +101,7 @@ class Table:
             return LIBRARY
         rows = self.known(shape)
         if rows is None:
-            return PREDICTED if m >= settings.min_m else LIBRARY
+            return PREDICTED if m >= settings.min_m and predicts(shape) else LIBRARY
         at = bisect.bisect_left(rows, m, key=most_rows)
         return rows[at][1] if at < len(rows) else LIBRARY
 
@@ -106,7 +113,8 @@ class Table:
     def mechanisms(self, shape):
         """The operator by each mechanism that the table may choose for it, in an order that is equal on all ranks."""
         rows = [row for captured in (False, True) for row in self.known(shape._replace(captured=captured)) or []]
-        found = [by(shape, choice) for _, choice in rows or [(settings.max_m, PREDICTED)] if choice != LIBRARY]
+        default = [(settings.max_m, PREDICTED)] if predicts(shape) else []
+        found = [by(shape, choice) for _, choice in rows or default if choice != LIBRARY]
         return list(dict.fromkeys(found))
 
     def save(self, path):

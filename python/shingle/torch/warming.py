@@ -1,6 +1,7 @@
 """warmup: declares the operators that a step uses, and measures which mechanism is fastest at which m."""
 
 import contextlib
+import itertools
 import math
 
 import torch
@@ -53,7 +54,8 @@ def warmup(step, *, tune=True, least_m=16):
 
     step: a call of the model, or a whole training step. tune: also measures these operators, as mm + c10d and by
     several mechanisms, launched one by one and in CUDA graphs, and enters the fastest into shingle.torch.table at
-    some sizes from least_m to settings.max_m. Bias, norm and layout of the weight are left out.
+    some sizes from least_m to settings.max_m. Bias, norm and layout of the weight are left out. Experts are measured
+    with a new routing in each call, and not in CUDA graphs.
 
     Collective: all ranks call it with the same step, outside of captures. On CPU it only runs the step. Returns what
     `step` returned.
@@ -96,7 +98,8 @@ def measure(group, shape, sizes, device):
         shape = shape._replace(bias=False, activation=None, norm_epsilon=None, returns_lse=False)  # as `arguments`
     calls = {choice: contexts.find_call(group, by(shape, choice), settings.max_m, device)
              for choice in (PREDICTED, *CANDIDATES.get(shape.op, []))}  # fmt: skip
-    kernel, time, found = KERNELS[shape.op], graph_us if shape.captured else median_us, {}
+    time = routed_us if shape.experts else graph_us if shape.captured else median_us
+    kernel, found = KERNELS[shape.op], {}
     for m in sizes:
         # A mechanism that does not serve this m is replaced by `sequential`: the libraries again.
         choices = [
@@ -135,13 +138,32 @@ def graph_us(group, kernel, args, choice):
     return median_of(group, graph.replay) / CALLS
 
 
-def median_of(group, launch):
-    """Median device time of what launch() launches, in microseconds."""
+def routed_us(group, kernel, args, choice):
+    """Median time of a call of experts on an idle device. Each call has a new routing, as in a model: the host has
+    waited for it, and plans the call while the device waits.
+    """
+    shift = itertools.count()
+
+    def launch():
+        kernel(*(rolled(arg, next(shift)) if isinstance(arg, Layout) else arg for arg in args))
+
+    with forced(choice):
+        return median_of(group, launch, sleep_cycles=0)
+
+
+def rolled(layout, shift):
+    """A layout with as many rows for each expert, of other tokens."""
+    count, ids = layout.routing[:, :1], layout.routing[:, 1:]
+    return Layout(torch.cat((count, ids.roll(shift, 1)), 1), layout.topk, layout.experts, layout.group, layout.device)
+
+
+def median_of(group, launch, sleep_cycles=SLEEP_CYCLES):
+    """Median time of what launch() launches, in microseconds: device time, as far as the device sleeps meanwhile."""
     samples, meeting = [], torch.zeros(1, device="cuda")
     for _ in range(WARM + TIMED):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         dist.barrier(group=group.process_group)
-        torch.cuda._sleep(SLEEP_CYCLES)
+        torch.cuda._sleep(sleep_cycles)
         dist.all_reduce(meeting, group=group.process_group)  # devices wake tens of microseconds apart
         begin.record()
         launch()

@@ -1,7 +1,7 @@
 """Which expert gets which token: how the ranks learn it, and where the rows lie.
 
-The host plans a call, so it needs the routing of all ranks. `exchange` alone sends topk_ids and waits for the device,
-and all else reads a `Layout`. A routing that stays on the device, within a declared capacity, replaces these two.
+The host plans a call, so it needs the routing of all ranks. `exchange` alone sends topk_ids and waits for the device;
+all else reads a `Layout`. These two are what a routing that stays on the device, within a declared capacity, changes.
 
 A routing is an int32 matrix on the host, equal on all ranks. Row r has the number of choices of rank r, then their
 experts, then padding. Choice j of token i of t tokens is at j · t + i, as in shingle_routing.
