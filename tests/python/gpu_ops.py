@@ -292,7 +292,7 @@ def grown(call, leaves):
 
 
 def experts_choices():
-    """moe and its gradients by each mechanism, for some of the gradients too, and after warmup. A capture is refused."""
+    """moe and its gradients by each mechanism, all or some, and after warmup. A capture is refused."""
     import torch
     from shingle import errors
     from shingle import torch as st
@@ -629,8 +629,8 @@ def warmup():
 CASES = {
     case.__name__: case
     for case in (forward_bf16, forward_f16, forward_f32, backward_bf16, attention_choices, experts_choices,
-                 scatter_gradients, strides, side_stream, two_groups, cuda_graph, repeated, patched_symm_mem, patched_fp8,
-                 compiled, warmup, compiled_with_graphs)
+                 scatter_gradients, strides, side_stream, two_groups, cuda_graph, repeated, patched_symm_mem,
+                 patched_fp8, compiled, warmup, compiled_with_graphs)
 }  # fmt: skip
 
 

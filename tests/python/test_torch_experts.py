@@ -208,7 +208,7 @@ def bad_input_case():
         (r"topk_weights.shape = \(4, 1\)", {"topk_weights": good["topk_weights"][:, :1]}),
         ("topk_weights.dtype = torch.bfloat16", {"topk_weights": good["topk_weights"].bfloat16()}),
         ("activation = 'tanh'", {"activation": "tanh"}),
-        (rf"topk_ids has {experts} on rank {ranks - 1}; expected experts in \[0, {experts}\)", {"topk_ids": ids(experts)}),
+        (rf"topk_ids has {experts} on rank {ranks - 1}; expected .* \[0, {experts}\)", {"topk_ids": ids(experts)}),
         (f"topk_ids has -1 on rank {ranks - 1}", {"topk_ids": ids(-1)}),
         ("topk_ids has 2147483647", {"topk_ids": ids(1 << 40)}),
         ("w_up, w_down.* other sizes", {"w_down": torch.randn(2, OUT + 1, INNER)}),

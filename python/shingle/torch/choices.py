@@ -67,8 +67,9 @@ def by(shape, choice):
 
 
 def predicts(shape):
-    """True if calls that were not measured are overlapped. Not those of experts: a new routing makes the host plan anew,
-    while the device waits.
+    """True if calls that were not measured are overlapped.
+
+    Not those of experts: a new routing makes the host plan anew, while the device waits.
     """
     return shape.experts is None
 

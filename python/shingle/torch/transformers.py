@@ -6,8 +6,8 @@
 Then "rowwise" and "colwise" of every tp_plan are Shingle's: o_proj and down_proj are gemm_all_reduce. Quantised layers
 and features that the ranks do not divide stay with Transformers.
 
-Experts: with DistributedConfig(ep_size=…, ep_implementation="shingle") MoE blocks are `moe`, and each rank loads its own
-experts. shingle.torch.expert_parallel does the same to a model that is loaded.
+Experts: with DistributedConfig(ep_size=…, ep_implementation="shingle") MoE blocks are `moe`, and each rank loads its
+own experts. shingle.torch.expert_parallel does the same to a model that is loaded.
 
 Context parallelism: register_attention(), model.set_attn_implementation("shingle"), then shingle.torch.context_parallel.
 """
@@ -87,10 +87,9 @@ class OverlappedExperts:
 
 
 def register():
-    """Replaces the styles "rowwise" and "colwise", and adds the ep_implementation "shingle", for models that are loaded
-    later. counters() counts the layers.
+    """Replaces the styles "rowwise" and "colwise" for models that are loaded later. Adds ep_implementation "shingle".
 
-    A warning at exit says if there were none.
+    counters() counts the layers. A warning at exit says if there were none.
     """
     expect("transformers.", "transformers.register()", "Load the model after it, with a tp_plan, on several ranks.")
     ALL_PARALLEL_STYLES.register(

@@ -32,35 +32,38 @@ def exchange(topk_ids, experts, group, terms, device, error=None):
         raise Unsupported(
             "moe in a CUDA graph capture: the host reads topk_ids to plan the call; capture what is around it"
         )
-    payload, count = torch.empty(0, dtype=torch.int32), 0
-    if error is None:
-        int32 = torch.iinfo(torch.int32)
-        payload = topk_ids.t().reshape(-1).clamp(int32.min, int32.max).to(torch.int32)
-        count = payload.numel()
-    else:
-        text = str(error).encode()[: 4 * LEAST_ROOM]
-        payload = torch.frombuffer(bytearray(text.ljust(4 * LEAST_ROOM)), dtype=torch.int32)
-        count = -len(text)
-    header = torch.tensor([zlib.crc32(terms.encode()) & 0x7FFFFFFF, count], dtype=torch.int32)
+    header, payload = message_of(topk_ids, terms) if error is None else message_of_error(error)
     while True:
         room = _room.get(group.process_group, LEAST_ROOM)
         message = torch.zeros(HEADER + room, dtype=torch.int32, device=device)
-        message[:HEADER] = header.to(device)
+        message[:HEADER] = torch.tensor(header, dtype=torch.int32).to(device)
         if payload.numel() <= room:
             message[HEADER : HEADER + payload.numel()] = payload.to(device)
         gathered = message.new_empty(group.size * message.numel())
         dist.all_gather_into_tensor(gathered, message, group=group.process_group)
         gathered = gathered.view(group.size, -1).cpu()
-        refuse(gathered, group, terms, error)
+        require_same(gathered, group, terms, error)
         most = int(gathered[:, 1].max())
         _room[group.process_group] = max(LEAST_ROOM, 1 << (most - 1).bit_length())
         if most <= room:
             routing = gathered[:, 1 : HEADER + most].contiguous()
-            check(routing, experts, terms)
+            require_experts(routing, experts)
             return routing
 
 
-def refuse(gathered, group, terms, error):
+def message_of(topk_ids, terms):
+    """What a rank sends: (checksum of the terms, number of choices), and the choices."""
+    int32 = torch.iinfo(torch.int32)
+    payload = topk_ids.t().reshape(-1).clamp(int32.min, int32.max).to(torch.int32)  # no id wraps around to a good one
+    return (zlib.crc32(terms.encode()) & int32.max, payload.numel()), payload
+
+
+def message_of_error(error):
+    text = str(error).encode()[: 4 * LEAST_ROOM]
+    return (0, -len(text)), torch.frombuffer(bytearray(text.ljust(4 * LEAST_ROOM)), dtype=torch.int32)
+
+
+def require_same(gathered, group, terms, error):
     """Raises InvalidArgument if a rank has wrong arguments, or other terms. Equal on all ranks."""
     if error is not None:
         raise error
@@ -71,15 +74,15 @@ def refuse(gathered, group, terms, error):
     others = (gathered[:, 0] != gathered[0, 0]).nonzero()
     if others.numel() > 0:
         raise InvalidArgument(
-            f"x, w_up, w_down, topk_ids or activation: rank {others[0].item()} of group {group.name!r} has other sizes, "
-            f"dtype or activation than rank 0; this rank has {terms}"
+            f"x, w_up, w_down, topk_ids or activation: rank {others[0].item()} of group {group.name!r} has other "
+            f"sizes, dtype or activation than rank 0; this rank has {terms}"
         )
 
 
-def check(routing, experts, terms):
+def require_experts(routing, experts):
     """Raises InvalidArgument if a choice is no expert."""
-    choices = torch.arange(routing.shape[1] - 1) < routing[:, :1]
-    wrong = (choices & ((routing[:, 1:] < 0) | (routing[:, 1:] >= experts))).nonzero()
+    chosen = torch.arange(routing.shape[1] - 1) < routing[:, :1]
+    wrong = (chosen & ((routing[:, 1:] < 0) | (routing[:, 1:] >= experts))).nonzero()
     if wrong.numel() > 0:
         rank, at = wrong[0].tolist()
         raise InvalidArgument(
