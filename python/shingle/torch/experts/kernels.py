@@ -47,8 +47,8 @@ def moe_gradients(way, grad, x, w_up, w_down, topk_weights, routing, group, acti
     but <h, q> needs no y: one number a row travels back.
 
     Kept from forward are its inputs and the routing. u is computed again, and x sent again: forward is one plan, which
-    leaves its rows in staging memory that the next call overwrites. To keep them takes topk·(hidden + 2·inner)
-    elements a token and layer. The gradients of weights need the rows of x and of g themselves, which a dispatch does not leave.
+    leaves its rows in staging memory that the next call overwrites. To keep them takes topk·(hidden + 2·inner) elements
+    a token and layer. The gradients of weights need the rows of x and of g themselves, which a dispatch does not leave.
     Then c10d sends the rows, once, and both products multiply these. The first product overlaps the second exchange.
     The mechanisms run after that, since they must not run beside NCCL. Sums are in a fixed order.
     """
