@@ -279,11 +279,24 @@ class Routing:
     """
 
     def __init__(self, destinations, experts=0):
-        self._tables = [(ctypes.c_int32 * len(to))(*to) for to in destinations]
-        self._rows = (ctypes.c_int64 * len(destinations))(*map(len, destinations))
-        self._pointers = (ctypes.POINTER(ctypes.c_int32) * len(destinations))(
-            *(ctypes.cast(table, ctypes.POINTER(ctypes.c_int32)) for table in self._tables)
-        )
+        tables = [(ctypes.c_int32 * len(to))(*to) for to in destinations]
+        self._point(list(map(ctypes.addressof, tables)), list(map(len, tables)), experts, tables)
+
+    @classmethod
+    def in_memory(cls, addresses, rows, experts, owner):
+        """The routing of int32 tables that are in memory: their addresses and numbers of rows, by rank.
+
+        owner: keeps the memory, and is kept. The tables are read in each call, not copied.
+        """
+        made = cls.__new__(cls)
+        made._point(addresses, rows, experts, owner)
+        return made
+
+    def _point(self, addresses, rows, experts, owner):
+        self._owner, ranks = owner, len(rows)
+        self._rows = (ctypes.c_int64 * ranks)(*rows)
+        table = ctypes.POINTER(ctypes.c_int32)
+        self._pointers = (table * ranks)(*(ctypes.cast(address, table) for address in addresses))
         self._struct = _abi.Routing(rows=self._rows, destinations=self._pointers, experts=experts)
         self.pointer = ctypes.pointer(self._struct)
 

@@ -163,7 +163,22 @@ def calls(m, dtype):
             lambda x, u, d: st.mlp(x, u, d, activation="relu", rows=m),
             (shard, new(INNER, K), new(N, INNER)),
         ),
+        "moe": experts(max(m - 3 * group.rank, 0), dtype),
     }
+
+
+def experts(tokens, dtype):
+    """moe with four experts a rank, most rows for few of them, and its leaves."""
+    import torch
+    from shingle import torch as st
+
+    count = 4 * world_size()
+    share = (1 / torch.arange(1.0, count + 1)).expand(max(tokens, 1), -1)
+    ids = torch.multinomial(share, 2, replacement=True)[:tokens].cuda()
+    sizes = (tokens, K), (4, 2 * INNER, K), (4, N, INNER)
+    leaves = [integers(*shape, dtype=dtype).requires_grad_() for shape in sizes]
+    weights = torch.rand(tokens, 2, device="cuda").requires_grad_()
+    return lambda x, up, down, weights: st.moe(x, up, down, ids, weights), (*leaves, weights)
 
 
 def outcome(call, leaves, overlapped, backward):
@@ -274,6 +289,47 @@ def grown(call, leaves):
     out = call(*leaves)
     weights = (1 + torch.arange(out.numel(), device=out.device).view(out.shape) % 3).to(out.dtype)
     return [out.detach(), *torch.autograd.grad(out, leaves, weights)]
+
+
+def experts_choices():
+    """moe and its gradients by each mechanism, all or some, and after warmup. A capture is refused."""
+    import torch
+    from shingle import errors
+    from shingle import torch as st
+    from shingle.torch.choices import LIBRARY
+    from shingle.torch.warming import CANDIDATES, forced
+
+    for tokens in (64, 1000):
+        call, leaves = experts(tokens + 8 * rank_of(), torch.bfloat16)
+        for needs in ((True, True, True, True), (True, False, False, True), (True, True, False, False)):
+            for leaf, need in zip(leaves, needs):
+                leaf.requires_grad_(need)
+            wanted = [leaf for leaf in leaves if leaf.requires_grad]
+
+            def step(call=call, leaves=leaves, wanted=wanted):
+                out = call(*leaves)
+                return [out.detach(), *torch.autograd.grad(out, wanted, torch.ones_like(out))]
+
+            with forced(LIBRARY):
+                expected = step()
+            for choice in CANDIDATES["moe"]:
+                with forced(choice):
+                    for _ in range(2):
+                        what = f"moe of {tokens} tokens by {choice}, gradients {needs}"
+                        compare(step(), expected, torch.bfloat16, what)
+    st.configure(max_m=2048)
+    st.warmup(step, least_m=1024)
+    compare(step(), expected, torch.bfloat16, "moe after warmup")
+    try:
+        with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
+            call(*leaves)
+    except errors.Unsupported as error:
+        assert "the host reads topk_ids" in str(error)
+    else:
+        raise AssertionError("a capture of moe was not refused")
+    torch.cuda.synchronize()
+    st.configure(max_m=8192)
+    return {shape.op: rows for shape, rows in st.table.rows.items() if shape.experts}
 
 
 def scatter_gradients():
@@ -572,9 +628,9 @@ def warmup():
 
 CASES = {
     case.__name__: case
-    for case in (forward_bf16, forward_f16, forward_f32, backward_bf16, attention_choices, scatter_gradients, strides,
-                 side_stream, two_groups, cuda_graph, repeated, patched_symm_mem, patched_fp8, compiled, warmup,
-                 compiled_with_graphs)
+    for case in (forward_bf16, forward_f16, forward_f32, backward_bf16, attention_choices, experts_choices,
+                 scatter_gradients, strides, side_stream, two_groups, cuda_graph, repeated, patched_symm_mem,
+                 patched_fp8, compiled, warmup, compiled_with_graphs)
 }  # fmt: skip
 
 

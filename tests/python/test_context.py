@@ -76,14 +76,20 @@ def test_mixture_of_experts(context, mechanism):
     out = [np.full((count, N), np.nan, np.float32) for count in tokens]
     own = [slice(0, 2), slice(2, 4)]
     ups, downs = [np.vstack(up[at]) for at in own], [np.vstack(down[at]) for at in own]
-    call(0, [dense(at) for r in (0, 1) for at in (x[r], ups[r], downs[r], weights[r], out[r])],
-         routing=Routing([list(of.T.ravel()) for of in chosen], experts))  # fmt: skip
-    context.synchronize()
-    for rank in (0, 1):
-        gate, value = np.split(np.einsum("tk,tjik->tji", x[rank], up[chosen[rank]]), 2, axis=2)
-        hidden = gate / (1 + np.exp(-gate)) * value
-        each = np.einsum("tji,tjni->tjn", hidden, down[chosen[rank]])
-        np.testing.assert_allclose(out[rank], np.einsum("tj,tjn->tn", weights[rank], each), rtol=1e-4, atol=1e-4)
+    tables = [np.ascontiguousarray(of.T, np.int32) for of in chosen]
+    for routing in (
+        Routing([list(of.ravel()) for of in tables], experts),
+        Routing.in_memory([of.ctypes.data for of in tables], [of.size for of in tables], experts, tables),
+    ):
+        for of in out:
+            of.fill(np.nan)
+        call(0, [dense(at) for r in (0, 1) for at in (x[r], ups[r], downs[r], weights[r], out[r])], routing=routing)
+        context.synchronize()
+        for rank in (0, 1):
+            gate, value = np.split(np.einsum("tk,tjik->tji", x[rank], up[chosen[rank]]), 2, axis=2)
+            hidden = gate / (1 + np.exp(-gate)) * value
+            each = np.einsum("tji,tjni->tjn", hidden, down[chosen[rank]])
+            np.testing.assert_allclose(out[rank], np.einsum("tj,tjn->tn", weights[rank], each), rtol=1e-4, atol=1e-4)
 
 
 def attention(q, k, v):

@@ -36,6 +36,11 @@ def arguments(name, requires_grad):
         "ring_attention_with_lse": (tensor(4, 2 * K), tensor(4, K), tensor(4, K), group, K, True, True),
         "mlp": (x, tensor(2 * N, K), tensor(K, N), group, "swiglu"),
         "replicated_gemm": (x, w, group),
+        "moe": (x, tensor(4, 2 * N, K), tensor(4, K, N), torch.randint(4 * ranks, (4, 2)), tensor(4, 2), group,
+                "swiglu"),
+        "moe_gradients": (torch.randn(4, K), x.detach(), torch.randn(4, 2 * N, K), torch.randn(4, N, K).transpose(1, 2),
+                          torch.rand(4, 2), torch.tensor([[8, 0, 1, 2, 3, 4, 5, 6, 7]] * ranks, dtype=torch.int32),
+                          group, "swiglu", [True, True, True, False]),
         "scatter_gradients": ([torch.randn(4, N), torch.randn(4, N)], torch.randn(4 // ranks, K),
                               [torch.randn(N, K), torch.randn(K, N).t()], group),
         "all_gather": (tensor(4, K).detach(), group, None),
@@ -52,7 +57,8 @@ def opcheck_case(name, requires_grad):
     "name",
     ["gemm_reduce_scatter", "gemm_all_reduce", "gemm_all_reduce_norm", "all_gather_gemm", "all_to_all_gemm",
      "gemm_all_to_all", "replicated_gemm", "mlp", "attention_reduce_scatter", "ulysses_attention", "ring_attention",
-     "ring_attention_with_lse", "scatter_gradients", "all_gather", "reduce_scatter", "all_to_all"],
+     "ring_attention_with_lse", "moe", "moe_gradients", "scatter_gradients", "all_gather", "reduce_scatter",
+     "all_to_all"],
 )  # fmt: skip
 def test_opcheck(name):
     on_ranks(2, opcheck_case, name, False)

@@ -5,6 +5,7 @@ This checks what they pass (roles, shapes, strides, transposes) and how they cho
 
 import contextlib
 import ctypes
+import functools
 import os
 import pathlib
 
@@ -15,8 +16,9 @@ import torch.distributed as dist  # noqa: E402
 from ranks import on_ranks  # noqa: E402
 from shingle import _abi, errors  # noqa: E402
 from shingle.context import World  # noqa: E402
-from shingle.torch import configure, contexts, overlapped, sequential, shapes, warming  # noqa: E402
+from shingle.torch import configure, contexts, experts, overlapped, sequential, shapes, warming  # noqa: E402
 from shingle.torch.choices import LIBRARY, PREDICTED, Shape, Table, by, fastest, table  # noqa: E402
+from shingle.torch.experts import kernels, routing  # noqa: E402
 from shingle.torch.settings import settings  # noqa: E402
 
 if not os.path.exists(_abi.library_path()):
@@ -106,16 +108,86 @@ def kernels_case():
             assert overlapped.counts["overlapped." + op] > 0 and not overlapped.counts["sequential." + op]
 
 
-def close(got, expected, dense=True):
+def close(got, expected, dense=True, bound=5e-2):
     flat = torch.utils._pytree.tree_leaves
     for g, e in zip(flat(got), flat(expected), strict=True):
         assert g.shape == e.shape and g.dtype == e.dtype and g.stride() == e.stride()
         assert g.is_contiguous() or not dense
-        torch.testing.assert_close(g, e, atol=5e-2, rtol=5e-2)
+        torch.testing.assert_close(g, e, atol=bound, rtol=bound)
 
 
 def test_kernels_pass_what_the_context_expects():
     on_ranks(1, kernels_case)
+
+
+def experts_case():
+    group, counts = overlapped.find_group("0"), overlapped.counts
+    with host_ranks(), warming.forced(PREDICTED):
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            same = functools.partial(close, bound=1e-5 if dtype == torch.float32 else 3e-2)
+            for tokens, count, topk in ((5, 4, 2), (3, 8, 1), (6, 4, 4)):
+                ids = torch.randint(count, (tokens, topk))
+                found = routing.exchange(ids, count, group, "", ids.device)
+                layout = routing.Layout(found, topk, count, group, ids.device)
+                wide, weights = torch.randn(tokens, 2 * K).to(dtype), torch.rand(tokens, topk)
+                up, down, rows = (
+                    (torch.randn(sizes) / 4).to(dtype) for sizes in ((count, 8, K), (count, N, 4), (layout.received, 4))
+                )  # fmt: skip
+                turned = [w.transpose(1, 2).contiguous().transpose(1, 2) for w in (up, down)]
+                for x in (wide[:, :K].contiguous(), wide[:, :K], wide[:, ::2]):
+                    for w_up, w_down in ((up, down), turned, (turned[0], down), (up[:, ::2], down[:, :, ::2])):
+                        chain = x, w_up, w_down, weights, layout
+                        same(*by_both("moe", *chain, "swiglu"))
+                        same(*by_both("dispatch", x, w_up, layout))
+                        same(*by_both("combine", rows[:, : w_down.shape[2]], w_down, weights, layout))
+                for activation, inner in (("relu", 8), ("gelu", 8), ("silu", 8), (None, 8), ("swiglu", 4)):
+                    chain = wide[:, :K], up, (torch.randn(count, N, inner) / 4).to(dtype), weights
+                    same(*by_both("moe", *chain, layout, activation))
+                    given = torch.randn(tokens, N).to(dtype), *chain, found, "0", activation
+                    for wanted in ([True] * 4, [True, False, False, True], [False, True, False, False]):
+                        same(*(kernels.moe_gradients(way, *given, wanted) for way in WAYS))
+                    out, again = kernels.moe(experts.overlapped, *chain[:3], ids, weights, "0", activation)
+                    same(out, experts.sequential.moe(*chain, layout, activation))
+                    assert torch.equal(again, found)
+    for op in ("moe", "alltoall+grouped-gemm", "grouped-gemm+alltoall"):
+        assert counts["overlapped." + op] > 0 and not counts["sequential." + op]
+
+
+WAYS = experts.overlapped, experts.sequential
+
+
+def by_both(kernel, *args):
+    return (getattr(way, kernel)(*args) for way in WAYS)
+
+
+def test_kernels_of_experts():
+    on_ranks(1, experts_case)
+
+
+def experts_choice_case():
+    """Experts run as mm + c10d unless the table says otherwise, and the context serves them."""
+    group, counts, fused = overlapped.find_group("0"), overlapped.counts, {"overlapped.moe": 1}
+    measured = Shape("moe", N, K, "f32", 1, inner=4, experts=(2, 1))
+    with host_ranks(), pytest.MonkeyPatch.context() as patch:
+        assert table.mechanisms(measured) == []
+        for dtype, tokens, rows, wanted in (
+            (torch.float32, 4, {}, {"sequential.moe": 1}), (torch.float32, 4, {measured: [(64, "fused")]}, fused),
+            (torch.float32, 65, {measured: [(64, "fused")]}, {"sequential.moe": 1}),
+            (torch.float64, 4, {measured: [(64, "fused")]}, {}), (torch.float32, 0, {measured: [(64, "fused")]}, {}),
+        ):  # fmt: skip
+            patch.setattr(table, "rows", rows)
+            counts.clear()
+            x, up = torch.randn(tokens, K).to(dtype), torch.randn(2, 8, K).to(dtype)
+            ids, weights = torch.zeros(tokens, 1, dtype=torch.int64), torch.ones(tokens, 1, dtype=dtype)
+            out, _ = kernels.moe(experts.overlapped, x, up, torch.randn(2, N, 4).to(dtype), ids, weights, "0", "swiglu")
+            assert out.shape == (tokens, N)
+            assert counts == wanted, counts
+    with host_ranks(capturing=True), pytest.raises(errors.Unsupported, match="the host reads topk_ids"):
+        routing.exchange(ids, 2, group, "", torch.device("cuda"))
+
+
+def test_choice_of_experts():
+    on_ranks(1, experts_choice_case)
 
 
 def attention_choice_case():
@@ -237,10 +309,16 @@ def measure_case():
     def in_graph(*args):
         return timed(*args, us=2.0)
 
+    def with_new_routings(group, kernel, args, choice, routed_us=warming.routed_us):
+        seen.append(choice)
+        return routed_us(group, kernel, args, choice)
+
     with host_ranks(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(warming, "median_us", timed)
         patch.setattr(warming, "graph_us", in_graph)
-        patch.setattr(warming, "CANDIDATES", {"gemm+allreduce": ["fused", "chunked chunks=2"]})
+        patch.setattr(warming, "routed_us", with_new_routings)
+        patch.setattr(warming, "median_of", lambda group, launch, sleep_cycles: [launch(), launch()] and 1.0)
+        patch.setattr(warming, "CANDIDATES", {"gemm+allreduce": ["fused", "chunked chunks=2"], "moe": ["chunked"]})
         patch.setattr(torch, "randn", lambda sizes, device, randn=torch.randn: randn(sizes))
         patch.setattr(torch, "tensor", lambda values, device, tensor=torch.tensor: tensor(values))
         group = overlapped.find_group("0")
@@ -254,6 +332,9 @@ def measure_case():
             Shape("allgather+attention", K, K, "f32", 1, attention=(2, 1, 4, True), transpose_b=False,
                   returns_lse=True),
             Shape("attention-backward", K, K, "f32", 1, attention=(2, 1, 4, True), zigzag=True, transpose_b=False),
+            Shape("moe", N, K, "f32", 1, inner=4, experts=(4, 2), activation="swiglu"),
+            Shape("alltoall+grouped-gemm", 8, K, "f32", 1, experts=(4, 2), transpose_b=False),
+            Shape("grouped-gemm+alltoall", N, K, "f32", 1, experts=(4, 2), transpose_b=False),
         ):  # fmt: skip
             found = warming.measure(group, shape, [16, 64], None)
             assert list(found) == [16, 64]
@@ -309,6 +390,7 @@ def test_table_survives_a_file(tmp_path):
     full.rows[Shape("mlp", 1, 2, "bf16", 4, 8)] = [(64, LIBRARY), (128, PREDICTED)]
     full.rows[Shape("gemm+allreduce", 1, 2, "bf16", 4)] = [(16, "fused one-shot")]
     full.rows[Shape("ulysses-attention", 8, 8, "bf16", 2, attention=(2, 2, 4, True))] = [(16, LIBRARY)]
+    full.rows[Shape("moe", 8, 8, "bf16", 2, 16, experts=(8, 2))] = [(16, "fused")]
     full.rows[Shape("allgather+attention", 8, 8, "bf16", 2, attention=(2, 2, 4, True), zigzag=True)] = [(16, "ring")]
     full.save(path)
     read.load(path)

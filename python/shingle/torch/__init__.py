@@ -4,6 +4,7 @@ from .choices import table
 from .context_parallel import context_parallel
 from .contexts import release
 from .counters import counters
+from .expert_parallel import expert_parallel
 from .functional import (
     all_gather_gemm,
     all_to_all_gemm,
@@ -12,6 +13,7 @@ from .functional import (
     gemm_all_to_all,
     gemm_reduce_scatter,
     mlp,
+    moe,
     replicated_gemm,
     ring_attention,
     ulysses_attention,
@@ -27,10 +29,12 @@ __all__ = [
     "configure",
     "context_parallel",
     "counters",
+    "expert_parallel",
     "gemm_all_reduce",
     "gemm_all_to_all",
     "gemm_reduce_scatter",
     "mlp",
+    "moe",
     "patch",
     "release",
     "replicated_gemm",

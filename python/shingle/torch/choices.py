@@ -33,6 +33,7 @@ class Shape(NamedTuple):
     captured: bool = False  # in a CUDA graph, which cannot hold all mechanisms
     attention: tuple[int, int, int, bool] | None = None  # heads and kv_heads of all ranks, head_dim, causal
     zigzag: bool = False  # order of the tokens of an attention
+    experts: tuple[int, int] | None = None  # experts of all ranks, and of a token
     transpose_b: bool = True
     bias: bool = False
     activation: str | None = None
@@ -65,6 +66,14 @@ def by(shape, choice):
     return shape._replace(mechanism=choice, keeps=False, captured=False)
 
 
+def predicts(shape):
+    """True if calls that were not measured are overlapped.
+
+    Not those of experts: a new routing makes the host plan anew, while the device waits.
+    """
+    return shape.experts is None
+
+
 def most_rows(row):
     return row[0]
 
@@ -93,7 +102,7 @@ class Table:
             return LIBRARY
         rows = self.known(shape)
         if rows is None:
-            return PREDICTED if m >= settings.min_m else LIBRARY
+            return PREDICTED if m >= settings.min_m and predicts(shape) else LIBRARY
         at = bisect.bisect_left(rows, m, key=most_rows)
         return rows[at][1] if at < len(rows) else LIBRARY
 
@@ -105,14 +114,16 @@ class Table:
     def mechanisms(self, shape):
         """The operator by each mechanism that the table may choose for it, in an order that is equal on all ranks."""
         rows = [row for captured in (False, True) for row in self.known(shape._replace(captured=captured)) or []]
-        found = [by(shape, choice) for _, choice in rows or [(settings.max_m, PREDICTED)] if choice != LIBRARY]
+        default = [(settings.max_m, PREDICTED)] if predicts(shape) else []
+        found = [by(shape, choice) for _, choice in rows or default if choice != LIBRARY]
         return list(dict.fromkeys(found))
 
     def save(self, path):
         """Writes the table as JSON."""
         shapes = [
             {"op": s.op, "n": s.n, "k": s.k, "dtype": s.dtype, "ranks": s.ranks, "inner": s.inner, "keeps": s.keeps,
-             "captured": s.captured, "attention": s.attention, "zigzag": s.zigzag, "choices": rows}
+             "captured": s.captured, "attention": s.attention, "zigzag": s.zigzag, "experts": s.experts,
+             "choices": rows}
             for s, rows in sorted(self.rows.items())
         ]
         beside = f"{path}.{os.getpid()}"
@@ -132,7 +143,7 @@ class Table:
                 raise ValueError(f"version {found['version']}, expected 2")
             for row in found["shapes"]:
                 choices = [(int(most), str(choice)) for most, choice in row.pop("choices")]
-                row["attention"] = row.get("attention") and tuple(row["attention"])
+                row |= {name: row.get(name) and tuple(row[name]) for name in ("attention", "experts")}
                 self.enter(Shape(**row), sorted(choices))
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidArgument(f"{path} is no table of choices: {error!r}; write one with table.save()") from error

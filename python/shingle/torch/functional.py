@@ -167,6 +167,24 @@ def ring_attention(q, k, v, group=None, *, causal=False, zigzag=False, rows=None
     return _ops.ring_attention(*given).view(q.shape)
 
 
+def moe(x, w_up, w_down, topk_ids, topk_weights, group=None, *, activation="swiglu"):
+    """Σ_j topk_weights[i, j] · expert(x_i) over the experts topk_ids[i, j] of token i: expert parallelism.
+
+    x: this rank's tokens, [tokens, hidden] or [..., hidden]; ranks may have different numbers of them, or none.
+    w_up, w_down: this rank's experts, the rank-th part of all, [experts, inner, hidden] (swiglu: [experts, 2·inner,
+    hidden], gate rows first) and [experts, n, inner], as in nn.Linear. An expert is activation(x·upᵀ)·downᵀ.
+    topk_ids: int32 or int64, [..., topk], of all experts. topk_weights: fp32 (float64 for such x), [..., topk].
+    activation: None, "relu", "gelu", "silu" or "swiglu". Returns x's shape with n columns.
+
+    The ranks exchange topk_ids, and the host waits for them: a CUDA graph cannot hold the call. Wrong arguments of one
+    rank raise InvalidArgument on all ranks. A gradient must be wanted on all ranks or on none. Backward sends the
+    tokens and computes the first product again.
+    """
+    rows, ids, weights = (of.flatten(0, -2) if of.dim() > 2 else of for of in (x, topk_ids, topk_weights))
+    out, _ = _ops.moe(rows, w_up, w_down, ids, weights, name_of(group), activation)
+    return out.view(*x.shape[:-1], out.shape[1])
+
+
 def flat_heads(q, k, v):
     """[own tokens, …, heads, head_dim] as [own tokens, … · heads · head_dim]."""
     for name, x in (("q", q), ("k", k), ("v", v)):

@@ -50,7 +50,9 @@ def all_gather_gemm(x, ws, group, rows=None, return_gathered=False):
 
 
 def like_weight(w):
-    return w.new_empty(w.shape) if w.stride(-1) == 1 else w.new_empty(*reversed(w.shape)).t()
+    if w.stride(-1) == 1:
+        return w.new_empty(w.shape)
+    return w.transpose(-2, -1).new_empty(w.transpose(-2, -1).shape).transpose(-2, -1)
 
 
 def gather_gradients(grad, x, w, group, bias):
@@ -130,3 +132,17 @@ def mlp(x, up, down, group, activation=None, rows=None):
     shapes.check_weight(x, down, "down", shapes.out_columns(up, activation))
     shapes.all_rows(x, rows, find_group(group))
     return x.new_empty(x.shape[0], down.shape[0])
+
+
+def moe(x, w_up, w_down, topk_ids, topk_weights, group, activation):
+    """The result alone. The size of the routing, the second one, depends on the tokens of all ranks."""
+    shapes.check_experts(x, w_up, w_down, activation)
+    shapes.check_choices(x, topk_ids, topk_weights, w_up.shape[0] * find_group(group).size)
+    return x.new_empty(x.shape[0], w_down.shape[1])
+
+
+def moe_gradients(grad, x, w_up, w_down, topk_weights, routing, group, activation, wanted):
+    shapes.check_experts(x, w_up, w_down, activation)
+    shapes.check_matrix(x, grad, (x.shape[0], w_down.shape[1]), "grad")
+    found = zip(wanted, (x, w_up, w_down, topk_weights))
+    return tuple(like_weight(of) if want else of.new_empty(0) for want, of in found)

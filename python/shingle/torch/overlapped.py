@@ -29,8 +29,8 @@ def rows_argument(x):
 
 
 def is_transposed(w):
-    """True if a weight [n, k] is passed as n×k; false: as k×n, because w is a transposed view."""
-    return w.is_contiguous() or w.stride(1) == 1 or w.stride(0) != 1
+    """True if a weight [..., n, k] is passed as n×k; false: as k×n, because w is a transposed view."""
+    return w.is_contiguous() or w.stride(-1) == 1 or w.stride(-2) != 1
 
 
 def weight_argument(w, transposed):
@@ -76,7 +76,7 @@ def enqueue(group, shape, m, device, operands, routing=None, like=None):
         call = contexts.find_call(group, shape, m, device.index)
         arguments = [argument for argument, _ in operands]
         with call.context.lock:
-            call(m, arguments, (current_stream(device.index),), routing)
+            call(m if routing is None else 0, arguments, (current_stream(device.index),), routing)
             if like is not None and used is None and settings.native:
                 native.remember(*like, group.process_group, "overlapped." + shape.op, call, m, arguments)
 

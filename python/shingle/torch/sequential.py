@@ -47,12 +47,15 @@ def reduce_scatter(x, group, async_op=False):
     return (out, work) if async_op else out
 
 
-def all_to_all(x, table, group):
-    """Rows of x, sorted by destination, to rows sorted by source. table: rows sent, [source][destination]."""
+def all_to_all(x, table, group, async_op=False):
+    """Rows of x, sorted by destination, to rows sorted by source. table: rows sent, [source][destination].
+
+    async_op: as of all_gather.
+    """
     sent, received = table[group.rank], [row[group.rank] for row in table]
     out = x.new_empty(sum(received), x.shape[1])
-    dist.all_to_all_single(out, x.contiguous(), received, sent, group=group.process_group)
-    return out
+    work = dist.all_to_all_single(out, x.contiguous(), received, sent, group=group.process_group, async_op=async_op)
+    return (out, work) if async_op else out
 
 
 def gemm_reduce_scatter(x, w, group, bias=None, activation=None):

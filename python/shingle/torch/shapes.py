@@ -68,7 +68,8 @@ def all_rows(x, rows, group, zigzag=False):
 
 
 def out_columns(w, activation):
-    return w.shape[0] // 2 if activation == "swiglu" else w.shape[0]
+    """Columns of activation(x·wᵀ); w is [..., n, k]."""
+    return w.shape[-2] // 2 if activation == "swiglu" else w.shape[-2]
 
 
 def check_gemm(x, w, name="w"):
@@ -164,8 +165,45 @@ def check_matrix(x, matrix, shape, name):
 def check_activation(activation, w, name="w"):
     if activation is not None and activation not in ACTIVATIONS:
         raise InvalidArgument(f"activation = {activation!r}; expected None or one of {', '.join(ACTIVATIONS)}")
-    if activation == "swiglu" and w.shape[0] % 2 != 0:
-        raise InvalidArgument(f"{name}.shape[0] = {w.shape[0]} must be even: swiglu takes [gate | up]")
+    if activation == "swiglu" and w.shape[-2] % 2 != 0:
+        raise InvalidArgument(f"{name}.shape[{w.dim() - 2}] = {w.shape[-2]} must be even: swiglu takes [gate | up]")
+
+
+def check_experts(x, w_up, w_down, activation):
+    """Checks x [tokens, hidden], and the weights of a rank's experts: [experts, inner, hidden], [experts, n, inner]."""
+    if x.dim() != 2 or not x.is_floating_point():
+        raise InvalidArgument(f"x is {x.dtype} of {tuple(x.shape)}; expected a floating dtype, [tokens, hidden]")
+    for name, w in (("w_up", w_up), ("w_down", w_down)):
+        if w.dim() != 3:
+            raise InvalidArgument(f"{name}.shape = {tuple(w.shape)}; expected [experts of a rank, out, in]")
+        check_like(x, w, name)
+    check_activation(activation, w_up, "w_up")
+    if w_up.shape[0] < 1 or w_up.shape[2] != x.shape[1]:
+        raise InvalidArgument(
+            f"w_up.shape = {tuple(w_up.shape)}; expected [experts of a rank, out, {x.shape[1]}], to multiply "
+            f"{x.shape[1]} columns of x"
+        )
+    experts, inner = w_up.shape[0], out_columns(w_up, activation)
+    if w_down.shape[0] != experts or w_down.shape[2] != inner:
+        raise InvalidArgument(f"w_down.shape = {tuple(w_down.shape)}; expected [{experts}, out, {inner}], as of w_up")
+
+
+def check_choices(x, topk_ids, topk_weights, experts):
+    """Checks topk_ids and topk_weights, [tokens, topk]. experts: of all ranks."""
+    if topk_ids.dtype not in (torch.int32, torch.int64):
+        raise InvalidArgument(f"topk_ids.dtype = {topk_ids.dtype}; expected torch.int32 or torch.int64")
+    if topk_ids.dim() != 2 or topk_ids.shape[0] != x.shape[0]:
+        raise InvalidArgument(f"topk_ids.shape = {tuple(topk_ids.shape)}; expected [{x.shape[0]}, topk], as x has tokens")
+    if not 1 <= topk_ids.shape[1] <= experts:
+        raise InvalidArgument(
+            f"topk_ids.shape[1] = {topk_ids.shape[1]} experts of a token are outside [1, {experts}], those of all ranks"
+        )
+    if topk_ids.device != x.device:
+        raise InvalidArgument(f"topk_ids.device = {topk_ids.device}, but x.device = {x.device}; both must be equal")
+    dtype = wide(x.dtype)
+    if topk_weights.dtype != dtype:
+        raise InvalidArgument(f"topk_weights.dtype = {topk_weights.dtype}; expected {dtype} for x of {x.dtype}")
+    check_matrix(x.new_empty(0, dtype=dtype), topk_weights, topk_ids.shape, "topk_weights")
 
 
 def split_table(splits, group):
