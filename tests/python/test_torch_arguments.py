@@ -1,5 +1,8 @@
 """What the ops take: strides, dimensions, groups; and what they refuse."""
 
+import gc
+import weakref
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -105,3 +108,18 @@ def subgroup_case():
 
 def test_a_group_of_some_ranks():
     on_ranks(3, subgroup_case)
+
+
+def destroyed_group_case():
+    group = dist.new_group()
+    x = torch.randn(4, 2, K, requires_grad=True)
+    st.ring_attention(x, x, x, group, causal=True).sum().backward()
+    reference = weakref.ref(group)
+    dist.destroy_process_group(group)
+    del group
+    gc.collect()
+    assert reference() is None, "its threads run on, and may abort the process when Python ends"
+
+
+def test_a_destroyed_group_ends():
+    on_ranks(2, destroyed_group_case)
