@@ -6,6 +6,7 @@
 #include <bit>
 #include <list>
 #include <map>
+#include <numeric>
 #include <unordered_map>
 #include <utility>
 
@@ -27,6 +28,12 @@ namespace {
 /// The problem with another number of rows.
 Problem with_m(Problem problem, std::int64_t m) {
   problem.m = m;
+  return problem;
+}
+
+/// The attention to sequences of these lengths. One sequence is an attention without lengths.
+Problem with_lengths(Problem problem, std::vector<std::int64_t> lengths) {
+  if (lengths.size() > 1) problem.attention.lengths = std::move(lengths);
   return problem;
 }
 
@@ -75,17 +82,24 @@ struct Context::State {
     std::unique_ptr<Executable> executable{};
   };
 
+  /// What tells plans apart, but for the routing.
   struct Key {
     int op = 0;
     std::int64_t m = 0;
     bool fallback = false;
+    std::vector<std::int64_t> lengths{};
     bool operator==(const Key&) const = default;
   };
   struct Hash {
     std::size_t operator()(const Key& key) const {
-      return std::hash<std::int64_t>{}((std::int64_t{key.op} << 41) ^ (key.m << 1) ^ (key.fallback ? 1 : 0));
+      std::int64_t word = (std::int64_t{key.op} << 41) ^ (key.m << 1) ^ (key.fallback ? 1 : 0);
+      for (const std::int64_t length : key.lengths) word = word * 31 + length;
+      return std::hash<std::int64_t>{}(word);
     }
   };
+  static Key key_of(int op, const Problem& problem, bool fallback) {
+    return {op, problem.m, fallback, problem.attention.lengths};
+  }
 
   World& world;
   ContextOptions options;
@@ -155,7 +169,7 @@ struct Context::State {
     const auto found = chosen.find({op, upper});
     if (found != chosen.end()) return found->second;
     const Problem& largest = find(op);
-    const Problem typical = problem.routing ? problem : with_m(problem, std::min(upper, largest.m));
+    const Problem typical = problem.routing ? problem : with_m(largest, std::min(upper, largest.m));
     ChooseOptions quick;
     quick.tune.passes = 0;
     quick.tune.refuses = [this](const Plan& plan) { return why_unfit(plan); };
@@ -211,7 +225,7 @@ struct Context::State {
   }
 
   Ready& get(int op, const Problem& problem, bool fallback = false) {
-    const Key key{op, problem.m, fallback};
+    const Key key = key_of(op, problem, fallback);
     for (auto [at, end] = by_key.equal_range(key); at != end; ++at)
       // A routing is part of the problem, and m does not tell it.
       if (!problem.routing || at->second->problem == problem) return use(at->second);
@@ -241,7 +255,7 @@ struct Context::State {
     for (auto at = ready.begin(); at != ready.end(); ++at)
       if (!at->executable->captured()) oldest = at, ++kept;
     if (kept < options.most_plans) return;
-    const auto [first, last] = by_key.equal_range({oldest->op, oldest->problem.m, oldest->fallback});
+    const auto [first, last] = by_key.equal_range(key_of(oldest->op, oldest->problem, oldest->fallback));
     by_key.erase(std::find_if(first, last, [&](const auto& at) { return at.second == oldest; }));
     ready.erase(oldest);
   }
@@ -259,6 +273,19 @@ struct Context::State {
     if (m < 1 || m > largest.m)
       throw InvalidArgument(
           fmt::format("m = {} of a call of operator {} is outside [1, {}]", m, op, largest.m));
+  }
+
+  Problem packed(int op, std::span<const std::int64_t> lengths) const {
+    const Problem& largest = find(op);
+    if (!largest.traits().attends)
+      throw InvalidArgument(
+          fmt::format("operator {} ({}) is no attention: a call needs an m, not lengths of sequences", op,
+                      name(largest.op)));
+    Problem problem = with_lengths(largest, {lengths.begin(), lengths.end()});
+    problem.m = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+    require_rows(op, problem.m);
+    problem.validate();
+    return problem;
   }
 
   Problem routed(int op, std::shared_ptr<const Routing> routing) const {
@@ -319,7 +346,7 @@ struct Context::State {
 
   void call(int op, std::int64_t m, std::span<const Argument> arguments, std::span<void* const> streams) {
     require_rows(op, m);
-    const auto known = by_key.find({op, m, false});
+    const auto known = by_key.find(Key{op, m});
     call(known != by_key.end() ? use(known->second) : get(op, with_m(find(op), m)), arguments, streams);
   }
 
@@ -336,6 +363,9 @@ struct Context::State {
 
   int declare(const Problem& largest, std::optional<Params> params) {
     largest.validate();
+    if (!largest.attention.lengths.empty())
+      throw InvalidArgument(
+          "an operator of a context is declared without lengths of sequences: each call gives its own");
     if (largest.world != world.size())
       throw InvalidArgument(
           fmt::format("the problem is for {} ranks, the world has {}", largest.world, world.size()));
@@ -392,6 +422,11 @@ void Context::call(int op, std::int64_t m, std::span<const Argument> arguments,
 void Context::call(int op, std::shared_ptr<const Routing> routing, std::span<const Argument> arguments,
                    std::span<void* const> streams) {
   state_->call(state_->get(op, state_->routed(op, std::move(routing))), arguments, streams);
+}
+
+void Context::call(int op, std::span<const std::int64_t> lengths, std::span<const Argument> arguments,
+                   std::span<void* const> streams) {
+  state_->call(state_->get(op, state_->packed(op, lengths)), arguments, streams);
 }
 
 const void* Context::gathered(int rank) const {
