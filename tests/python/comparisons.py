@@ -27,11 +27,12 @@ def leaf(tensor):
     return tensor.detach().clone().requires_grad_()
 
 
-def close(got, expected, dtype, what):
+def close(got, expected, dtype, what, scale=None):
+    """Compares in the Frobenius norm. scale: what errors are relative to; None: the norm of what is expected."""
     assert got is not None, f"{what} is missing"
     assert got.shape == expected.shape, (what, got.shape, expected.shape)
     assert got.dtype == dtype, (what, got.dtype)
-    error = (got.double() - expected.double()).norm() / max(expected.double().norm(), 1e-30)
+    error = (got.double() - expected.double()).norm() / (scale or max(expected.double().norm(), 1e-30))
     assert expected.numel() == 0 or error <= TOLERANCE[dtype], f"{what} is off by {error}"
 
 

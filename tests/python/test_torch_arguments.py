@@ -48,7 +48,7 @@ def test_strides_and_dimensions():
 def bad_input_case():
     ranks = dist.get_world_size()
     x, w = torch.randn(4, K), torch.randn(N, K)
-    q = torch.randn(4, 2 * ranks, K)
+    q, wo = torch.randn(4, 2 * ranks, K), torch.randn(N, 2 * ranks * K)
     wrong = [
         ("group = 'nose'", lambda: st.gemm_all_reduce(x, w, "nose")),
         ("group = 3", lambda: st.gemm_all_reduce(x, w, 3)),
@@ -81,6 +81,11 @@ def bad_input_case():
         ("k's must divide q's", lambda: st.ring_attention(q[:, :2], q, q)),
         ("in a zigzag", lambda: st.ring_attention(q[:3], q[:3], q[:3], zigzag=True)),
         ("of rows = 99", lambda: st.ring_attention(q, q, q, rows=99)),
+        (rf"= \[0, 3\] must ascend from 0 to {4 * ranks}", lambda: st.ring_attention(q, q, q, cu_seqlens=[0, 3])),
+        ("must ascend from 0 to 4", lambda: st.attention_reduce_scatter(q, q, q, wo, cu_seqlens=[0, 3, 2, 4])),
+        ("= \\[\\] must ascend", lambda: st.ulysses_attention(q, q, q, cu_seqlens=[])),
+        ("cu_seqlens is torch.float32", lambda: st.ring_attention(q, q, q, cu_seqlens=torch.ones(2))),
+        (r"of \(1, 2\) on cpu", lambda: st.ulysses_attention(q, q, q, cu_seqlens=torch.tensor([[0, 8]]))),
         ("down.shape", lambda: st.mlp(x, torch.randn(6, K), torch.randn(N, 4))),
     ]  # fmt: skip
     for match, call in wrong:

@@ -33,11 +33,11 @@ class Shape(NamedTuple):
     captured: bool = False  # in a CUDA graph, which cannot hold all mechanisms
     attention: tuple[int, int, int, bool] | None = None  # heads and kv_heads of all ranks, head_dim, causal
     zigzag: bool = False  # order of the tokens of an attention
+    returns_lse: bool = False  # an attention also returns its log-sum-exp
     transpose_b: bool = True
     bias: bool = False
     activation: str | None = None
     norm_epsilon: float | None = None
-    returns_lse: bool = False  # an attention also returns its log-sum-exp
     mechanism: str | None = None  # with params, as "ring slices=2"; None: the fastest predicted one
 
     @property
@@ -85,11 +85,11 @@ class Table:
         self.rows[shape.key] = rows
         native.forget()
 
-    def choose(self, shape, m):
-        """The choice for a call with m rows."""
+    def choose(self, shape, m, lengths=None):
+        """The choice for a call with m rows, or of packed sequences of these lengths."""
         if self.forced is not None:
             return self.forced
-        if m > settings.max_m:
+        if m > settings.max_m or (lengths and not settings.overlap_packed):
             return LIBRARY
         rows = self.known(shape)
         if rows is None:
@@ -112,7 +112,8 @@ class Table:
         """Writes the table as JSON."""
         shapes = [
             {"op": s.op, "n": s.n, "k": s.k, "dtype": s.dtype, "ranks": s.ranks, "inner": s.inner, "keeps": s.keeps,
-             "captured": s.captured, "attention": s.attention, "zigzag": s.zigzag, "choices": rows}
+             "captured": s.captured, "attention": s.attention, "zigzag": s.zigzag, "returns_lse": s.returns_lse,
+             "choices": rows}
             for s, rows in sorted(self.rows.items())
         ]
         beside = f"{path}.{os.getpid()}"

@@ -71,6 +71,14 @@ def calls(m, dtype):
                 for heads in (4, 2, 2)
             ],
         ),
+        "ulysses_attention, packed": (
+            lambda q, k, v: st.ulysses_attention(q, k, v, causal=True, rows=m, cu_seqlens=[0, m // 3, m]),
+            [torch.randn(mine, heads, 64, device="cuda").to(dtype).requires_grad_() for heads in (8, 4, 4)],
+        ),
+        "ring_attention, packed": (
+            lambda q, k, v: st.ring_attention(q, k, v, causal=True, rows=m, cu_seqlens=[0, m // 3, m // 2, m]),
+            [torch.randn(mine, heads, 64, device="cuda").to(dtype).requires_grad_() for heads in (6, 3, 3)],
+        ),
         "mlp": (
             lambda x, u, d: st.mlp(x, u, d, activation="relu", rows=m),
             (shard, new(INNER, K), new(N, INNER)),
