@@ -11,7 +11,7 @@ from comparisons import DTYPES, RANKS, ROWS, K, N, close, leaf, own, random, siz
 from ranks import on_ranks  # noqa: E402
 from shingle import errors  # noqa: E402
 from shingle import torch as st  # noqa: E402
-from shingle.torch import sequential, shapes  # noqa: E402
+from shingle.torch import attention, sequential, shapes  # noqa: E402
 from shingle.torch.groups import find_group  # noqa: E402
 
 
@@ -171,6 +171,40 @@ def test_packed_sequences(ranks, m):
     on_ranks(ranks, ring_case, m, torch.float64, False, False, 2, 1, lengths)
     on_ranks(ranks, ulysses_case, m, torch.float64, True, None, 2, lengths)
     on_ranks(ranks, attention_scatter_case, m, torch.float64, True, 2, lengths)
+
+
+def small_masks_case():
+    """Attention that is cut into blocks of queries because of the size of masks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "MASK_ELEMENTS", 20)
+        made = attention.parts_of([(6, 12)], 12, True)
+        assert [(part.queries, part.keys) for part in made] == [(1, 7), (1, 8), (1, 9), (1, 10), (1, 11), (1, 12)]
+        patch.setattr(attention, "MASK_ELEMENTS", 40)
+        made = attention.parts_of([(0, 4), (6, 12)], 12, True)
+        assert [(part.row, part.queries, part.keys) for part in made] == [(0, 4, 4), (4, 3, 9), (7, 3, 12)]
+        for lengths in (None, (5, 1, 6)):
+            ring_case(12, torch.float64, True, True, lengths=lengths)
+            ring_case(12, torch.float64, True, False, lengths=lengths)
+            ring_lse_case(12, torch.float64, True, True)
+
+
+def test_masks_are_bounded():
+    on_ranks(2, small_masks_case)
+
+
+def test_parts_of_packed_sequences():
+    def parts(queries, tokens, causal, lengths):
+        return [tuple(part) for part in attention.parts_of(queries, tokens, causal, lengths)]
+
+    whole = [(0, 12)]
+    assert parts(whole, 12, False, None) == [(0, 0, 12, 12, False, 1)]
+    assert parts(whole, 12, True, (4, 4, 4)) == [(0, 0, 4, 4, True, 3)], "one call for sequences of one length"
+    assert parts(whole, 12, True, (4, 4, 1, 3)) == [(0, 0, 4, 4, True, 2), (8, 8, 1, 1, False, 1), (9, 9, 3, 3, True, 1)]
+    assert parts([(0, 3), (9, 12)], 12, False, None) == [(0, 0, 6, 12, False, 1)], "two chunks see the same keys"
+    assert parts([(3, 6), (6, 9)], 12, True, (5, 7)) == [(0, 0, 2, 5, True, 1), (2, 5, 1, 1, False, 1),
+                                                       (3, 5, 3, 4, True, 1)]  # fmt: skip
+    assert parts([(0, 2), (6, 8)], 8, True, (2, 4, 2)) == [(0, 0, 2, 2, True, 1), (2, 6, 2, 2, True, 1)], "not adjacent"
+    assert parts([], 12, True, None) == []
 
 
 def random_problem(draw):

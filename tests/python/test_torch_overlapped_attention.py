@@ -1,6 +1,7 @@
 """The CUDA kernels of ops with attention, without a GPU; their choices, and packed sequences."""
 
 import pathlib
+import types
 
 import pytest
 
@@ -9,6 +10,7 @@ from host_contexts import K, N, close, host_ranks, results  # noqa: E402
 from ranks import on_ranks  # noqa: E402
 from shingle.torch import configure, contexts, overlapped, overlapped_attention, sequential, shapes, warming  # noqa: E402
 from shingle.torch.choices import LIBRARY, PREDICTED, Shape, table  # noqa: E402
+from shingle.torch.groups import Group  # noqa: E402
 
 FORWARD = Shape("allgather+attention", 2 * K, 2 * K, "f32", 1, attention=(4, 2, K // 2, True))
 WITH_LSE, BACKWARD = FORWARD._replace(returns_lse=True), FORWARD._replace(op="attention-backward")
@@ -177,3 +179,30 @@ def test_rule_of_the_backward_of_attention():
     assert not shapes.backward_takes_lse(torch.zeros(4, 256), 64), "on CPU backward attends again"
     source = pathlib.Path(__file__).parents[2] / "src/cuda/commands/attention.cpp"
     assert f"least_backward_version = {shapes.LEAST_CUDNN};" in source.read_text()
+
+
+def test_a_huge_backward_is_left_to_pytorch():
+    """Its workspace is bounded by the GPU's memory."""
+
+    class Cuda:
+        is_cuda, device = True, 0
+
+        def __init__(self, heads):
+            self.dtype, self.shape = torch.bfloat16, (16, heads * 128)
+
+    group = Group("0", None, 0, 2)
+
+    def served(tokens, zigzag=True, heads=32, kv_heads=8, lengths=None, cudnn=91501):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch.cuda, "get_device_properties", lambda device: types.SimpleNamespace(total_memory=128e9))
+            patch.setattr(torch.backends.cudnn, "version", lambda: cudnn)
+            shape = overlapped_attention.backward_of(
+                Cuda(heads), Cuda(kv_heads), group, 128, True, zigzag, tokens, lengths
+            )
+            return shape.dtype is not None
+
+    # 2 bytes for a quarter of the queries, all keys, and 4 heads that share keys: 8.6 GB of 64K tokens
+    assert served(65536) and not served(131072)
+    assert served(131072, heads=8) and not served(131072, heads=8, zigzag=False)
+    assert served(131072, cudnn=92500)
+    assert served(131072, lengths=(32768,) * 4) and not served(131072, lengths=(131071, 1))

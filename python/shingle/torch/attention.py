@@ -12,6 +12,9 @@ import torch
 from . import shapes
 
 
+MASK_ELEMENTS = 1 << 28  # most of a mask; a larger attention is cut into blocks of queries
+
+
 class Part(NamedTuple):
     """Consecutive queries that see the same keys, or a triangle at the end of them."""
 
@@ -33,6 +36,8 @@ def parts_of(queries, tokens, causal, lengths=None):
         while first < end:
             sequence = bisect.bisect_right(ends, first)
             begin, stop = ends[sequence - 1] if sequence else 0, min(end, ends[sequence])
+            if causal and first > begin:  # the queries before the stop need a mask
+                stop = min(stop, first + max(MASK_ELEMENTS // (stop - begin), 1))
             keys = (stop if causal else ends[sequence]) - begin
             add(parts, Part(row, begin, stop - first, keys, causal and stop - first > 1))
             row, first = row + stop - first, stop
@@ -102,6 +107,24 @@ def log_sum_exp(q, k, head_dim, parts):
 
 
 def gradients(grad, q, k, v, head_dim, parts):
-    """The attended tokens, and gradients of q, k and v. Attends again, because the heads' scores are not kept."""
-    attended, pull_back = torch.func.vjp(lambda q, k, v: attend(q, k, v, head_dim, parts), q, k, v)
-    return tuple(x.contiguous() for x in (attended, *pull_back(grad)))
+    """The attended tokens, and gradients of q, k and v. Attends again, because the heads' scores are not kept.
+
+    Of several parts one is worked on after the other, so that one mask exists at a time; sums are in fp32 at least.
+    """
+    if len(parts) == 1:
+        return of_part(grad, q, k, v, head_dim, parts[0])
+    attended, dq = q.new_empty(q.shape), q.new_empty(q.shape)
+    dk, dv = (torch.zeros(x.shape, dtype=shapes.wide(x.dtype), device=x.device) for x in (k, v))
+    for part in parts:
+        rows = slice(part.row, part.row + part.sequences * part.queries)
+        keys = slice(part.key, part.key + part.sequences * part.keys)
+        alone = part._replace(row=0, key=0)
+        attended[rows], dq[rows], *of_keys = of_part(grad[rows], q[rows], k[keys], v[keys], head_dim, alone)
+        dk[keys] += of_keys[0]
+        dv[keys] += of_keys[1]
+    return attended, dq, dk.to(k.dtype), dv.to(v.dtype)
+
+
+def of_part(grad, q, k, v, head_dim, part):
+    out, pull_back = torch.func.vjp(lambda *qkv: attend_part(*qkv, head_dim, part), q, k, v)
+    return tuple(x.contiguous() for x in (out, *pull_back(grad)))

@@ -7,6 +7,9 @@ from .choices import LIBRARY, table
 from .groups import find_group
 
 
+MOST_OF_MEMORY = 8  # a backward's workspace is at most this part of a GPU's memory
+
+
 def serves(shape, m, lengths=None):
     """True if calls of a shape with m rows run by a context, not as mm + c10d, launched one by one or in a graph."""
     ways = (shape._replace(captured=captured) for captured in (False, True))
@@ -46,6 +49,22 @@ def attention(op, q, k, group, head_dim, causal, n=None, transposed=False, **fie
     shape = overlapped.shape_of(op, n, k, q.dtype, group.size, transposed, attention=heads, **fields)
     served = not q.is_cuda or (shape.dtype != "f32" and head_dim % 8 == 0 and head_dim <= 256)
     return shape if served else shape._replace(dtype=None)  # cuDNN has no such attention
+
+
+def backward_of(q, k, group, head_dim, causal, zigzag, m, lengths):
+    """The Shape of attention-backward; of no dtype if its workspace would take too much of a GPU's memory.
+
+    Before 9.25 cuDNN holds two bytes for each pair of a query and a key. A launch has at least the query heads that
+    share one head of k, for the queries of a chunk and at most all keys.
+    """
+    shape = attention("attention-backward", q, k, group, head_dim, causal, zigzag=zigzag)
+    if not q.is_cuda or (torch.backends.cudnn.version() or 0) >= 92500:
+        return shape
+    keys = max(lengths) if lengths else m
+    queries = min(shapes.shard_rows(m, group, zigzag) // (2 if zigzag else 1), keys)
+    workspace = 2 * queries * keys * (q.shape[1] // k.shape[1])
+    memory = torch.cuda.get_device_properties(q.device).total_memory
+    return shape if workspace <= memory // MOST_OF_MEMORY else shape._replace(dtype=None)
 
 
 def attend(shape, m, group, inputs, made, cu_seqlens, key=None):
@@ -90,8 +109,9 @@ def ring_attention_with_lse(q, k, v, group, head_dim, causal=False, zigzag=False
     shapes.check_cu_seqlens(cu_seqlens)
     given, at = (q, k, v, group, head_dim, causal, zigzag, rows, cu_seqlens), find_group(group)
     m = shapes.all_rows(q, rows, at, zigzag)
-    backward = attention("attention-backward", q, k, at, head_dim, causal, zigzag=zigzag)
-    if shapes.backward_takes_lse(q, head_dim) and serves(backward, m, shapes.lengths_of(cu_seqlens, m)):
+    lengths = shapes.lengths_of(cu_seqlens, m)
+    backward = backward_of(q, k, at, head_dim, causal, zigzag, m, lengths)
+    if shapes.backward_takes_lse(q, head_dim) and serves(backward, m, lengths):
         # So that warmup also measures the forward of a backward by c10d and attention, which it may choose.
         overlapped.note(at, backward._replace(op="allgather+attention"), q.device)
         return attend_with_lse(*given)
@@ -114,7 +134,7 @@ def ring_gradients(grad, q, k, v, out, lse, group, head_dim, causal, zigzag, row
     given = grad, q, k, v, out, lse, group, head_dim, causal, zigzag, rows, cu_seqlens
     made, at = outputs.ring_gradients(*given), find_group(group)
     m = shapes.all_rows(q, rows, at, zigzag)
-    shape = attention("attention-backward", q, k, at, head_dim, causal, zigzag=zigzag)
+    shape = backward_of(q, k, at, head_dim, causal, zigzag, m, shapes.lengths_of(cu_seqlens, m))
     if lse is not None and attend(shape, m, at, (q, k, v, grad, out, lse), made, cu_seqlens):
         return made
     return sequential.ring_gradients(*given)
