@@ -74,7 +74,8 @@ class Table:
     """Choices that were measured, by Shape.key: [(most rows, choice), …], in ascending order."""
 
     rows: dict[Shape, list[tuple[int, str]]] = dataclasses.field(default_factory=dict)
-    forced: str | None = None  # overrides the choice
+    fixed: dict[str, str] = dataclasses.field(default_factory=dict)  # overrides the choices of an op
+    forced: str | None = None  # overrides all choices
 
     def __setattr__(self, name, value):
         super().__setattr__(name, value)
@@ -85,12 +86,19 @@ class Table:
         self.rows[shape.key] = rows
         native.forget()
 
+    def fix(self, ops, choice):
+        """Makes the choice that of all calls of some ops; None: as was measured, again."""
+        others = {op: fixed for op, fixed in self.fixed.items() if op not in ops}
+        self.fixed = others if choice is None else others | dict.fromkeys(ops, choice)
+
     def choose(self, shape, m, lengths=None):
         """The choice for a call with m rows, or of packed sequences of these lengths."""
         if self.forced is not None:
             return self.forced
         if m > settings.max_m or (lengths and not settings.overlap_packed):
             return LIBRARY
+        if shape.op in self.fixed:
+            return self.fixed[shape.op]
         rows = self.known(shape)
         if rows is None:
             return PREDICTED if m >= settings.min_m else LIBRARY
@@ -105,6 +113,8 @@ class Table:
     def mechanisms(self, shape):
         """The operator by each mechanism that the table may choose for it, in an order that is equal on all ranks."""
         rows = [row for captured in (False, True) for row in self.known(shape._replace(captured=captured)) or []]
+        if shape.op in self.fixed:
+            rows = [(settings.max_m, self.fixed[shape.op])]
         found = [by(shape, choice) for _, choice in rows or [(settings.max_m, PREDICTED)] if choice != LIBRARY]
         return list(dict.fromkeys(found))
 
