@@ -164,7 +164,7 @@ def ring_attention(q, k, v, group=None, *, causal=False, zigzag=False, rows=None
     then have equal work if one causal sequence has all tokens. A gradient must be wanted on all ranks or on none. If it
     is, and attention-backward serves it, forward keeps its result and its log-sum-exp for an overlapped backward. Else
     backward attends again, between all-gathers of k and v and reduce-scatters of their gradients, which are summed in
-    fp32. A causal attention that is not overlapped makes a mask of own queries times the keys that they see.
+    fp32.
     """
     flat = flat_heads(q, k, v)
     given = *flat, name_of(group), q.shape[-1], causal, zigzag, rows, on_host(cu_seqlens)
