@@ -8,7 +8,10 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 from host_contexts import K, N, close, host_ranks, results  # noqa: E402
 from ranks import on_ranks  # noqa: E402
-from shingle.torch import configure, contexts, overlapped, overlapped_attention, sequential, shapes, warming  # noqa: E402
+from shingle import errors  # noqa: E402
+from shingle.torch import (  # noqa: E402
+    configure, contexts, functional, overlapped, overlapped_attention, sequential, shapes, warming,
+)  # fmt: skip
 from shingle.torch.choices import LIBRARY, PREDICTED, Shape, table  # noqa: E402
 from shingle.torch.groups import Group  # noqa: E402
 
@@ -206,3 +209,16 @@ def test_a_huge_backward_is_left_to_pytorch():
     assert served(131072, heads=8) and not served(131072, heads=8, zigzag=False)
     assert served(131072, cudnn=92500)
     assert served(131072, lengths=(32768,) * 4) and not served(131072, lengths=(131071, 1))
+
+
+def test_a_capture_takes_no_lengths_of_a_gpu(monkeypatch):
+    class OnGpu(torch.Tensor):
+        is_cuda = True
+
+    ends = torch.tensor([0, 4])
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    assert functional.on_host(ends.as_subclass(OnGpu)).tolist() == [0, 4]
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert functional.on_host(ends) is ends and functional.on_host([0, 4]).dtype == torch.int32
+    with pytest.raises(errors.InvalidArgument, match="which a CUDA graph capture cannot wait for; pass a list"):
+        functional.on_host(ends.as_subclass(OnGpu))
