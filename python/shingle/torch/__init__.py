@@ -1,7 +1,12 @@
 """Shingle for PyTorch: ops that overlap GEMM and communication. See shingle.torch.functional."""
 
 from .choices import table
-from .context_parallel import context_parallel
+from .context_parallel import (
+    context_parallel,
+    context_parallel_shard,
+    context_parallel_unshard,
+    set_rotate_method,
+)
 from .contexts import release
 from .counters import counters
 from .expert_parallel import expert_parallel
@@ -28,6 +33,8 @@ __all__ = [
     "attention_reduce_scatter",
     "configure",
     "context_parallel",
+    "context_parallel_shard",
+    "context_parallel_unshard",
     "counters",
     "expert_parallel",
     "gemm_all_reduce",
@@ -39,6 +46,7 @@ __all__ = [
     "release",
     "replicated_gemm",
     "ring_attention",
+    "set_rotate_method",
     "table",
     "ulysses_attention",
     "warmup",

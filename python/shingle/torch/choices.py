@@ -34,11 +34,11 @@ class Shape(NamedTuple):
     attention: tuple[int, int, int, bool] | None = None  # heads and kv_heads of all ranks, head_dim, causal
     zigzag: bool = False  # order of the tokens of an attention
     experts: tuple[int, int] | None = None  # experts of all ranks, and of a token
+    returns_lse: bool = False  # an attention also returns its log-sum-exp
     transpose_b: bool = True
     bias: bool = False
     activation: str | None = None
     norm_epsilon: float | None = None
-    returns_lse: bool = False  # an attention also returns its log-sum-exp
     mechanism: str | None = None  # with params, as "ring slices=2"; None: the fastest predicted one
 
     @property
@@ -83,7 +83,8 @@ class Table:
     """Choices that were measured, by Shape.key: [(most rows, choice), …], in ascending order."""
 
     rows: dict[Shape, list[tuple[int, str]]] = dataclasses.field(default_factory=dict)
-    forced: str | None = None  # overrides the choice
+    fixed: dict[str, str] = dataclasses.field(default_factory=dict)  # overrides the choices of an op
+    forced: str | None = None  # overrides all choices
 
     def __setattr__(self, name, value):
         super().__setattr__(name, value)
@@ -94,12 +95,19 @@ class Table:
         self.rows[shape.key] = rows
         native.forget()
 
-    def choose(self, shape, m):
-        """The choice for a call with m rows."""
+    def fix(self, ops, choice):
+        """Makes the choice that of all calls of some ops; None: as was measured, again."""
+        others = {op: fixed for op, fixed in self.fixed.items() if op not in ops}
+        self.fixed = others if choice is None else others | dict.fromkeys(ops, choice)
+
+    def choose(self, shape, m, lengths=None):
+        """The choice for a call with m rows, or of packed sequences of these lengths."""
         if self.forced is not None:
             return self.forced
-        if m > settings.max_m:
+        if m > settings.max_m or (lengths and not settings.overlap_packed):
             return LIBRARY
+        if shape.op in self.fixed:
+            return self.fixed[shape.op]
         rows = self.known(shape)
         if rows is None:
             return PREDICTED if m >= settings.min_m and predicts(shape) else LIBRARY
@@ -115,6 +123,8 @@ class Table:
         """The operator by each mechanism that the table may choose for it, in an order that is equal on all ranks."""
         rows = [row for captured in (False, True) for row in self.known(shape._replace(captured=captured)) or []]
         default = [(settings.max_m, PREDICTED)] if predicts(shape) else []
+        if shape.op in self.fixed:
+            rows = [(settings.max_m, self.fixed[shape.op])]
         found = [by(shape, choice) for _, choice in rows or default if choice != LIBRARY]
         return list(dict.fromkeys(found))
 
@@ -123,6 +133,7 @@ class Table:
         shapes = [
             {"op": s.op, "n": s.n, "k": s.k, "dtype": s.dtype, "ranks": s.ranks, "inner": s.inner, "keeps": s.keeps,
              "captured": s.captured, "attention": s.attention, "zigzag": s.zigzag, "experts": s.experts,
+             "returns_lse": s.returns_lse,
              "choices": rows}
             for s, rows in sorted(self.rows.items())
         ]

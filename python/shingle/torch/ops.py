@@ -7,7 +7,7 @@ import functools
 
 import torch
 
-from . import experts, gradients, outputs, overlapped, sequential
+from . import experts, gradients, outputs, overlapped, overlapped_attention, sequential
 from .experts import kernels
 from .groups import find_group
 from .shapes import all_rows, split_table
@@ -101,22 +101,23 @@ define(
 
 define(
     "ulysses_gradients",
-    "(Tensor grad, Tensor q, Tensor k, Tensor v, str group, int head_dim, bool causal, SymInt? rows)"
-    " -> (Tensor, Tensor, Tensor)",
-    cuda=overlapped.ulysses_gradients, cpu=sequential.ulysses_gradients,
+    "(Tensor grad, Tensor q, Tensor k, Tensor v, str group, int head_dim, bool causal, SymInt? rows,"
+    " Tensor? cu_seqlens=None) -> (Tensor, Tensor, Tensor)",
+    cuda=overlapped_attention.ulysses_gradients, cpu=sequential.ulysses_gradients,
 )  # fmt: skip
 
 define(
     "attention_gradients",
-    "(Tensor grad, Tensor q, Tensor k, Tensor v, int head_dim, bool causal) -> (Tensor, Tensor, Tensor, Tensor)",
+    "(Tensor grad, Tensor q, Tensor k, Tensor v, int head_dim, bool causal, Tensor? cu_seqlens=None)"
+    " -> (Tensor, Tensor, Tensor, Tensor)",
     cuda=sequential.attention_gradients, cpu=sequential.attention_gradients,
 )  # fmt: skip
 
 define(
     "ring_gradients",
     "(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor? out, Tensor? lse, str group, int head_dim, bool causal,"
-    " bool zigzag, SymInt? rows) -> (Tensor, Tensor, Tensor)",
-    cuda=overlapped.ring_gradients, cpu=sequential.ring_gradients, casts=False,
+    " bool zigzag, SymInt? rows, Tensor? cu_seqlens=None) -> (Tensor, Tensor, Tensor)",
+    cuda=overlapped_attention.ring_gradients, cpu=sequential.ring_gradients, casts=False,
 )  # fmt: skip
 
 for name, schema, setup in (
@@ -142,24 +143,26 @@ for name, schema, setup in (
     ("gemm_all_to_all", "(Tensor x, Tensor w, str group, SymInt[] splits) -> Tensor", gradients.setup_all_to_all),
     (
         "attention_reduce_scatter",
-        "(Tensor q, Tensor k, Tensor v, Tensor w, str group, int head_dim, bool causal=False) -> Tensor",
+        "(Tensor q, Tensor k, Tensor v, Tensor w, str group, int head_dim, bool causal=False,"
+        " Tensor? cu_seqlens=None) -> Tensor",
         gradients.setup_attention_reduce_scatter,
     ),
     (
         "ulysses_attention",
-        "(Tensor q, Tensor k, Tensor v, str group, int head_dim, bool causal=False, SymInt? rows=None) -> Tensor",
-        gradients.setup_ulysses_attention,
+        "(Tensor q, Tensor k, Tensor v, str group, int head_dim, bool causal=False, SymInt? rows=None,"
+        " Tensor? cu_seqlens=None) -> Tensor",
+        gradients.setup_attention,
     ),
     (
         "ring_attention",
         "(Tensor q, Tensor k, Tensor v, str group, int head_dim, bool causal=False, bool zigzag=False,"
-        " SymInt? rows=None) -> Tensor",
-        gradients.setup_ring_attention,
+        " SymInt? rows=None, Tensor? cu_seqlens=None) -> Tensor",
+        gradients.setup_attention,
     ),
     (
         "ring_attention_with_lse",
         "(Tensor q, Tensor k, Tensor v, str group, int head_dim, bool causal=False, bool zigzag=False,"
-        " SymInt? rows=None) -> (Tensor, Tensor)",
+        " SymInt? rows=None, Tensor? cu_seqlens=None) -> (Tensor, Tensor)",
         gradients.setup_ring_attention_with_lse,
     ),
     (
@@ -168,8 +171,9 @@ for name, schema, setup in (
         gradients.setup_mlp,
     ),
 ):
+    on_cuda = overlapped_attention if "attention" in name else overlapped
     define(
-        name, schema, cuda=getattr(overlapped, name), cpu=getattr(sequential, name),
+        name, schema, cuda=getattr(on_cuda, name), cpu=getattr(sequential, name),
         backward=getattr(gradients, name), setup=setup,
     )  # fmt: skip
 

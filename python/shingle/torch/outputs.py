@@ -81,43 +81,52 @@ def gemm_all_to_all(x, w, group, splits):
     return all_to_all_gemm(x, w, group, splits)
 
 
-def attention_gradients(grad, q, k, v, head_dim, causal):
+def attention_gradients(grad, q, k, v, head_dim, causal, cu_seqlens=None):
     shapes.check_attention(q, k, v, head_dim, 1)
+    shapes.check_cu_seqlens(cu_seqlens)
     shapes.check_matrix(q, grad, q.shape, "grad")
     return q.new_empty(q.shape), q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
 
-def attention_reduce_scatter(q, k, v, w, group, head_dim, causal=False):
+def attention_reduce_scatter(q, k, v, w, group, head_dim, causal=False, cu_seqlens=None):
     shapes.check_attention(q, k, v, head_dim, 1)
+    shapes.check_cu_seqlens(cu_seqlens)
     return gemm_reduce_scatter(q, w, group)
 
 
-def ulysses_attention(q, k, v, group, head_dim, causal=False, rows=None):
+def ulysses_attention(q, k, v, group, head_dim, causal=False, rows=None, cu_seqlens=None):
     group = find_group(group)
     shapes.check_attention(q, k, v, head_dim, group.size)
+    shapes.check_cu_seqlens(cu_seqlens)
     shapes.all_rows(q, rows, group)
     return q.new_empty(q.shape)
 
 
-def ulysses_gradients(grad, q, k, v, group, head_dim, causal, rows):
-    ulysses_attention(q, k, v, group, head_dim, causal, rows)
+def ulysses_gradients(grad, q, k, v, group, head_dim, causal, rows, cu_seqlens=None):
+    ulysses_attention(q, k, v, group, head_dim, causal, rows, cu_seqlens)
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
 
-def ring_attention(q, k, v, group, head_dim, causal=False, zigzag=False, rows=None):
+def ring_attention(q, k, v, group, head_dim, causal=False, zigzag=False, rows=None, cu_seqlens=None):
     shapes.check_attention(q, k, v, head_dim, 1)
+    shapes.check_cu_seqlens(cu_seqlens)
     shapes.all_rows(q, rows, find_group(group), zigzag)
     return q.new_empty(q.shape)
 
 
-def ring_attention_with_lse(q, k, v, group, head_dim, causal=False, zigzag=False, rows=None):
-    out = ring_attention(q, k, v, group, head_dim, causal, zigzag, rows)
+def ring_attention_with_lse(q, k, v, group, head_dim, causal=False, zigzag=False, rows=None, cu_seqlens=None):
+    out = ring_attention(q, k, v, group, head_dim, causal, zigzag, rows, cu_seqlens)
+    return out, log_sum_exp(q, head_dim)
+
+
+def log_sum_exp(q, head_dim):
+    """[own tokens, heads]; without tokens if no backward takes it."""
     kept = q.shape[0] if shapes.backward_takes_lse(q, head_dim) else 0
-    return out, q.new_empty(kept, q.shape[1] // head_dim, dtype=shapes.wide(q.dtype))
+    return q.new_empty(kept, q.shape[1] // head_dim, dtype=shapes.wide(q.dtype))
 
 
-def ring_gradients(grad, q, k, v, out, lse, group, head_dim, causal, zigzag, rows):
-    ring_attention(q, k, v, group, head_dim, causal, zigzag, rows)
+def ring_gradients(grad, q, k, v, out, lse, group, head_dim, causal, zigzag, rows, cu_seqlens=None):
+    ring_attention(q, k, v, group, head_dim, causal, zigzag, rows, cu_seqlens)
     for name, x in (("grad", grad), ("out", out)):
         if x is not None:
             shapes.check_matrix(q, x, q.shape, name)

@@ -45,6 +45,47 @@ def own_rows(rows, group, zigzag=False):
     return torch.sym_min(torch.sym_max(rows - group.rank * shard, 0), shard)
 
 
+def own_tokens(rows, group, zigzag=False):
+    """This rank's tokens: ranges [first, end), ascending, one behind another joined."""
+    chunks = (group.rank, 2 * group.size - 1 - group.rank) if zigzag else (group.rank,)
+    size, ranges = shard_rows(rows, group, zigzag) // len(chunks), []
+    for chunk in chunks:
+        first, end = min(chunk * size, rows), min((chunk + 1) * size, rows)
+        if ranges and ranges[-1][1] == first:
+            ranges[-1] = ranges[-1][0], end
+        elif first < end:
+            ranges.append((first, end))
+    return ranges
+
+
+def check_cu_seqlens(cu_seqlens):
+    """Checks what lengths_of() takes, but for its values: fake kernels do not know them."""
+    if cu_seqlens is None:
+        return
+    if cu_seqlens.dim() != 1 or cu_seqlens.dtype not in (torch.int32, torch.int64) or cu_seqlens.device.type != "cpu":
+        raise InvalidArgument(
+            f"cu_seqlens is {cu_seqlens.dtype} of {tuple(cu_seqlens.shape)} on {cu_seqlens.device}; expected int32 or "
+            "int64 of [sequences + 1] on cpu"
+        )
+
+
+def lengths_of(cu_seqlens, tokens):
+    """Tokens of each sequence as a tuple, without empty ones; None: one sequence of all tokens.
+
+    cu_seqlens: None, or where each sequence begins among the tokens of all ranks and the last one ends: [0, …, tokens].
+    """
+    if cu_seqlens is None:
+        return None
+    ends = cu_seqlens.tolist()
+    if not ends or ends[0] != 0 or ends[-1] != tokens or any(end < begin for begin, end in zip(ends, ends[1:])):
+        shown = ends if len(ends) <= 8 else [*ends[:4], "…", *ends[-3:]]
+        raise InvalidArgument(
+            f"cu_seqlens = {shown} must ascend from 0 to {tokens}, the tokens of all ranks; padding is a sequence too"
+        )
+    lengths = tuple(end - begin for begin, end in zip(ends, ends[1:]) if end > begin)
+    return lengths if len(lengths) > 1 else None
+
+
 def rows_by_rank(rows, group):
     """Rows of each rank's shard, as own_rows()."""
     return [own_rows(rows, group._replace(rank=rank)) for rank in range(group.size)]
@@ -131,9 +172,7 @@ def backward_takes_lse(q, head_dim):
 
     Equal on ranks with equal GPUs and the same cuDNN. Table.choose() still decides which calls it serves.
     """
-    if not q.is_cuda:
-        return True
-    if q.dtype not in (torch.bfloat16, torch.float16) or head_dim % 8 != 0 or head_dim > 256:
+    if not q.is_cuda or q.dtype not in (torch.bfloat16, torch.float16) or head_dim % 8 != 0 or head_dim > 256:
         return False
     hopper = torch.cuda.get_device_capability(q.device)[0] == 9
     return (hopper or head_dim <= 128) and (torch.backends.cudnn.version() or 0) >= LEAST_CUDNN

@@ -106,5 +106,12 @@ def register_attention():
     """Adds the attention "shingle": scaled_dot_product_attention without a mask, as context_parallel needs it.
 
     Transformers makes no mask for an attention that it does not know, so tokens are causal or all seen; none is padding.
+    Packed sequences are context_parallel's cu_seqlens, and position_ids begin anew with each.
     """
-    AttentionInterface.register("shingle", sdpa_attention_forward)
+    AttentionInterface.register("shingle", attention_forward)
+
+
+def attention_forward(module, query, key, value, attention_mask, cu_seq_lens_q=None, **options):
+    if cu_seq_lens_q is not None:
+        raise Unsupported("cu_seq_lens_q is of all tokens: pass it to context_parallel(cu_seqlens=…), not to the model")
+    return sdpa_attention_forward(module, query, key, value, attention_mask, **options)

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from ..errors import InvalidArgument
-from . import contexts, experts, native, overlapped, shapes
+from . import contexts, experts, native, overlapped, overlapped_attention, shapes
 from .choices import LIBRARY, PREDICTED, Shape, by, fastest, table
 from .experts.routing import Layout
 from .groups import Group
@@ -21,14 +21,20 @@ KERNELS = {
     "alltoall+gemm": overlapped.all_to_all_gemm,
     "gemm+alltoall": overlapped.gemm_all_to_all,
     "mlp": overlapped.mlp,
-    "attention+reducescatter": overlapped.attention_reduce_scatter,
-    "ulysses-attention": overlapped.ulysses_attention,
-    "allgather+attention": overlapped.ring_attention,
-    "attention-backward": overlapped.ring_gradients,
+    "attention+reducescatter": overlapped_attention.attention_reduce_scatter,
+    "ulysses-attention": overlapped_attention.ulysses_attention,
+    "allgather+attention": overlapped_attention.ring_attention,
+    "attention-backward": overlapped_attention.ring_gradients,
     "alltoall+grouped-gemm": experts.overlapped.dispatch,
     "grouped-gemm+alltoall": experts.overlapped.combine,
     "moe": experts.overlapped.moe,
 }
+
+
+def kernel_of(shape):
+    return overlapped_attention.attend_with_lse if shape.returns_lse else KERNELS[shape.op]
+
+
 # Mechanisms that are tried, beside the fastest predicted one.
 CANDIDATES = {
     "gemm+reducescatter": ["fused", "fused tile=64x128", "fused tile=128x128", "fused helpers=4",
@@ -95,11 +101,11 @@ def sizes_between(least, most):
 def measure(group, shape, sizes, device):
     """Median times of a call in microseconds, those of the slowest rank: {m: {choice: time}}."""
     if shape.op not in ("mlp", "moe"):
-        shape = shape._replace(bias=False, activation=None, norm_epsilon=None, returns_lse=False)  # as `arguments`
+        shape = shape._replace(bias=False, activation=None, norm_epsilon=None)  # as `arguments`
     calls = {choice: contexts.find_call(group, by(shape, choice), settings.max_m, device)
              for choice in (PREDICTED, *CANDIDATES.get(shape.op, []))}  # fmt: skip
     time = routed_us if shape.experts else graph_us if shape.captured else median_us
-    kernel, found = KERNELS[shape.op], {}
+    kernel, found = kernel_of(shape), {}
     for m in sizes:
         # A mechanism that does not serve this m is replaced by `sequential`: the libraries again.
         choices = [
