@@ -11,7 +11,6 @@ import torch
 
 from . import shapes
 
-
 MASK_ELEMENTS = 1 << 28  # most of a mask; a larger attention is cut into blocks of queries
 
 
@@ -36,7 +35,7 @@ def parts_of(queries, tokens, causal, lengths=None):
         while first < end:
             sequence = bisect.bisect_right(ends, first)
             begin, stop = ends[sequence - 1] if sequence else 0, min(end, ends[sequence])
-            if causal and first > begin:  # the queries before the stop need a mask
+            if causal and first > begin:  # not from the begin of the sequence on: it takes a mask
                 stop = min(stop, first + max(MASK_ELEMENTS // (stop - begin), 1))
             keys = (stop if causal else ends[sequence]) - begin
             add(parts, Part(row, begin, stop - first, keys, causal and stop - first > 1))
