@@ -14,11 +14,12 @@ TokenDispatch::TokenDispatch(FusedBuilder& build)
     if (!by_engine()) continue;
     rows.back() += routing_.rows(r) - routing_.count_to_rank(r, r);
     for (int dest = 0; dest < p_.world; ++dest)
-      pieces_ = larger(pieces_, static_cast<std::int64_t>(pieces(r, dest).size()));
+      most_pieces_ = larger(most_pieces_, static_cast<std::int64_t>(pieces(r, dest).size()));
   }
   rows_ = build.buffer("tokens", std::move(rows), p_.k);
   if (by_engine()) packed_ = build.counter("packed", 1);
-  arrived_ = build.counter("arrived", p_.world * pieces_, by_engine() ? CounterKind::set : CounterKind::add);
+  arrived_ =
+      build.counter("arrived", p_.world * most_pieces_, by_engine() ? CounterKind::set : CounterKind::add);
 }
 
 std::vector<TokenDispatch::Piece> TokenDispatch::pieces(int source, int dest) const {
@@ -36,25 +37,26 @@ std::vector<TokenDispatch::Piece> TokenDispatch::pieces(int source, int dest) co
 }
 
 std::int32_t TokenDispatch::entry(int source, std::size_t piece) const {
-  return static_cast<std::int32_t>(source * pieces_ + static_cast<std::int64_t>(piece));
+  return static_cast<std::int32_t>(source * most_pieces_ + static_cast<std::int64_t>(piece));
 }
 
 /// First row that a rank packs for an expert.
-std::int64_t TokenDispatch::packed(int source, int expert) const {
+std::int64_t TokenDispatch::first_packed(int source, int expert) const {
   std::int64_t row = 0;
   for (int before = 0; before < expert; ++before) row += routing_.count(source, before);
   return row;
 }
 
 /// First row in which the engine stores what it takes from one rank to another.
-std::int64_t TokenDispatch::arrived(int dest, int source) const {
+std::int64_t TokenDispatch::first_arrived(int dest, int source) const {
   std::int64_t row = routing_.rows(dest);
   for (int before = 0; before < source; ++before)
     if (before != dest) row += routing_.count_to_rank(before, dest);
   return row;
 }
 
-TileGrid TokenDispatch::tokens(int rank) const {
+/// Grid of a pass over the tokens that a rank routes.
+TileGrid TokenDispatch::blocks(int rank) const {
   return build_.row_blocks(routing_.rows(rank), p_.k);
 }
 
@@ -68,7 +70,7 @@ void TokenDispatch::move(const Handshake& handshake, int rank) const {
 void TokenDispatch::move_by_engine(const Handshake& handshake, int rank) const {
   const int experts = routing_.experts_per_rank();
   build_.step(rank, compute_lane,
-              pack(routing_, rank, tokens(rank), rows_of_tokens(p_, rank, build_.all(build_.a, rank)),
+              pack(routing_, rank, blocks(rank), rows_of_tokens(p_, rank, build_.all(build_.a, rank)),
                    build_.rows(rows_, rank, 0, routing_.rows(rank))));
   if (routing_.rows(rank) == routing_.count_to_rank(rank, rank)) return;
   const std::int32_t lane = build_.lane(rank, LaneKind::copy, "copy");
@@ -79,7 +81,7 @@ void TokenDispatch::move_by_engine(const Handshake& handshake, int rank) const {
     if (dest != rank && routing_.count_to_rank(rank, dest) > 0) handshake.await(build_, rank, lane, dest);
   for (int i = 1; i < p_.world; ++i) {
     const int dest = (rank - i + p_.world) % p_.world;
-    const std::int64_t from = packed(rank, dest * experts), to = arrived(dest, rank);
+    const std::int64_t from = first_packed(rank, dest * experts), to = first_arrived(dest, rank);
     std::size_t number = 0;
     for (const Piece& piece : pieces(rank, dest)) {
       build_.step(rank, lane,
@@ -111,7 +113,7 @@ Elementwise TokenDispatch::push(int rank, int to, std::int32_t workers) const {
   for (int expert = 0; expert < routing_.experts(); ++expert)
     store.bases.push_back(routing_.receive_base(expert, rank));
   Elementwise pass;
-  pass.grid = tokens(rank);
+  pass.grid = blocks(rank);
   pass.from.push_back(rows_of_tokens(p_, rank, build_.all(build_.a, rank)));
   pass.to = {build_.all(rows_, to), std::move(store)};
   if (to != rank) pass.notify.push_back({arrived_, {to}, {pass.grid.positions()}, {rank}});
@@ -126,7 +128,7 @@ Gemm TokenDispatch::feed(const Machine& machine, Gemm product) const {
   for (int i = 0; i < p_.world; ++i) {
     const int source = (rank + i) % p_.world;
     const std::vector<Piece> sent = by_engine() ? pieces(source, rank) : std::vector<Piece>{{experts}};
-    std::int64_t row = source == rank ? packed(rank, rank * experts) : arrived(rank, source);
+    std::int64_t row = source == rank ? first_packed(rank, rank * experts) : first_arrived(rank, source);
     std::size_t piece = 0;
     for (int weight = 0; weight < experts; ++weight) {
       const int expert = rank * experts + weight;
@@ -143,10 +145,10 @@ Gemm TokenDispatch::feed(const Machine& machine, Gemm product) const {
   PositionRuns runs = runs_by(product, awaited);
   TileGate gate{arrived_, std::move(runs.ends), {}, std::move(runs.keys)};
   for (const std::int32_t entry : gate.entries) {
-    const int source = static_cast<int>(entry / pieces_);
+    const int source = static_cast<int>(entry / most_pieces_);
     gate.targets.push_back(source == rank ? 0
                            : by_engine()  ? 1
-                                          : static_cast<std::uint32_t>(tokens(source).tiles()));
+                                          : static_cast<std::uint32_t>(blocks(source).tiles()));
   }
   if (!gate.ends.empty()) product.gates.push_back(std::move(gate));
   product.resources = {1, build_.workers() - build_.helpers()};

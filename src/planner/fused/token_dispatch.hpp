@@ -32,9 +32,9 @@ class TokenDispatch {
   bool by_engine() const { return build_.params().mover == Mover::copy_engine; }
   std::vector<Piece> pieces(int source, int dest) const;
   std::int32_t entry(int source, std::size_t piece) const;
-  std::int64_t packed(int source, int expert) const;
-  std::int64_t arrived(int dest, int source) const;
-  TileGrid tokens(int rank) const;
+  std::int64_t first_packed(int source, int expert) const;
+  std::int64_t first_arrived(int dest, int source) const;
+  TileGrid blocks(int rank) const;
 
   void move_by_engine(const Handshake& handshake, int rank) const;
   void move_by_workers(const Handshake& handshake, int rank) const;
@@ -43,10 +43,10 @@ class TokenDispatch {
   FusedBuilder& build_;
   const Problem& p_;
   const Routing& routing_;
-  std::int64_t pieces_ = 1;    // most pieces between two ranks
-  std::int32_t rows_ = -1;     // buffer; by engine: a rank's packed tokens, then those of other ranks
-  std::int32_t packed_ = -1;   // counter; by engine
-  std::int32_t arrived_ = -1;  // counter, by source and piece
+  std::int64_t most_pieces_ = 1;  // most pieces between two ranks
+  std::int32_t rows_ = -1;        // buffer; by engine: a rank's packed tokens, then those of other ranks
+  std::int32_t packed_ = -1;      // counter; by engine
+  std::int32_t arrived_ = -1;     // counter, by source and piece
 };
 
 }  // namespace shingle::planner
