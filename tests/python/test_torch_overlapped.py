@@ -11,6 +11,7 @@ from shingle.torch import configure, contexts, overlapped, warming  # noqa: E402
 from shingle.torch.choices import LIBRARY, PREDICTED, Shape, Table, by, fastest, table  # noqa: E402
 from shingle.torch.settings import settings  # noqa: E402
 
+
 def kernels_case():
     with host_ranks():
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
