@@ -387,10 +387,10 @@ def test_fsdp_by_engines(policy):
 
 
 def gpu_case(name):
-    import gpu_data_parallel
+    from on_gpus import CASES
 
     try:
-        gpu_data_parallel.CASES[name]()
+        CASES[name]()
     finally:
         st().configure(min_bucket_bytes=4 << 20, min_m=512, max_m=8192)
 

@@ -51,12 +51,13 @@ class Shape(NamedTuple):
     captured: bool = False  # in a CUDA graph, which cannot hold all mechanisms
     attention: tuple[int, int, int, bool] | None = None  # heads and kv_heads of all ranks, head_dim, causal
     zigzag: bool = False  # order of the tokens of an attention
+    experts: tuple[int, int] | None = None  # experts of all ranks, and of a token
+    returns_lse: bool = False  # an attention also returns its log-sum-exp
     f32_sums: bool = False  # sums of narrower values are fp32
     transpose_b: bool = True
     bias: bool = False
     activation: str | None = None
     norm_epsilon: float | None = None
-    returns_lse: bool = False  # an attention also returns its log-sum-exp
     scale: float = 1.0  # factor of the sums of a bucket
     mechanism: str | None = None  # with params, as "ring slices=2"; None: the fastest predicted one
 
@@ -83,6 +84,14 @@ def by(shape, choice):
     return shape._replace(mechanism=choice, keeps=False, captured=False)
 
 
+def predicts(shape):
+    """True if calls that were not measured are overlapped.
+
+    Not those of experts: a new routing makes the host plan anew, while the device waits.
+    """
+    return shape.experts is None
+
+
 def most_rows(row):
     return row[0]
 
@@ -92,7 +101,8 @@ class Table:
     """Choices that were measured, by Shape.key: [(most rows, choice), …], in ascending order."""
 
     rows: dict[Shape, list[tuple[int, str]]] = dataclasses.field(default_factory=dict)
-    forced: str | None = None  # overrides the choice
+    fixed: dict[str, str] = dataclasses.field(default_factory=dict)  # overrides the choices of an op
+    forced: str | None = None  # overrides all choices
 
     def __setattr__(self, name, value):
         super().__setattr__(name, value)
@@ -103,17 +113,25 @@ class Table:
         self.rows[shape.key] = rows
         native.forget()
 
-    def choose(self, shape, m):
-        """The choice for a call with m rows."""
+    def fix(self, ops, choice):
+        """Makes the choice that of all calls of some ops; None: as was measured, again."""
+        others = {op: fixed for op, fixed in self.fixed.items() if op not in ops}
+        self.fixed = others if choice is None else others | dict.fromkeys(ops, choice)
+
+    def choose(self, shape, m, lengths=None):
+        """The choice for a call with m rows, or of packed sequences of these lengths."""
         if self.forced is not None:
             return self.forced
         bucket = shape.op in BUCKETS
-        if m > settings.max_m and not bucket:
+        if (m > settings.max_m and not bucket) or (lengths and not settings.overlap_packed):
             return LIBRARY
+        if shape.op in self.fixed:
+            return self.fixed[shape.op]
         rows = self.known(shape)
         if rows is None:
-            least = settings.min_bucket_bytes // BYTES[shape.dtype] if bucket else settings.min_m
-            return PREDICTED if m >= least else LIBRARY
+            if bucket:
+                return PREDICTED if m >= settings.min_bucket_bytes // BYTES[shape.dtype] else LIBRARY
+            return PREDICTED if m >= settings.min_m and predicts(shape) else LIBRARY
         at = bisect.bisect_left(rows, m, key=most_rows)
         return rows[at][1] if at < len(rows) else LIBRARY
 
@@ -125,14 +143,18 @@ class Table:
     def mechanisms(self, shape):
         """The operator by each mechanism that the table may choose for it, in an order that is equal on all ranks."""
         rows = [row for captured in (False, True) for row in self.known(shape._replace(captured=captured)) or []]
-        found = [by(shape, choice) for _, choice in rows or [(settings.max_m, PREDICTED)] if choice != LIBRARY]
+        default = [(settings.max_m, PREDICTED)] if predicts(shape) else []
+        if shape.op in self.fixed:
+            rows = [(settings.max_m, self.fixed[shape.op])]
+        found = [by(shape, choice) for _, choice in rows or default if choice != LIBRARY]
         return list(dict.fromkeys(found))
 
     def save(self, path):
         """Writes the table as JSON."""
         shapes = [
             {"op": s.op, "n": s.n, "k": s.k, "dtype": s.dtype, "ranks": s.ranks, "inner": s.inner, "keeps": s.keeps,
-             "captured": s.captured, "attention": s.attention, "zigzag": s.zigzag, "f32_sums": s.f32_sums,
+             "captured": s.captured, "attention": s.attention, "zigzag": s.zigzag, "experts": s.experts,
+             "returns_lse": s.returns_lse, "f32_sums": s.f32_sums,
              "choices": rows}
             for s, rows in sorted(self.rows.items())
         ]
@@ -153,7 +175,7 @@ class Table:
                 raise ValueError(f"version {found['version']}, expected 2")
             for row in found["shapes"]:
                 choices = [(int(most), str(choice)) for most, choice in row.pop("choices")]
-                row["attention"] = row.get("attention") and tuple(row["attention"])
+                row |= {name: row.get(name) and tuple(row[name]) for name in ("attention", "experts")}
                 self.enter(Shape(**row), sorted(choices))
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidArgument(f"{path} is no table of choices: {error!r}; write one with table.save()") from error

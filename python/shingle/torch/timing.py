@@ -11,13 +11,13 @@ WARM, TIMED = 1, 7  # samples that are not kept, and that are
 SLEEP_CYCLES = 4_000_000  # about two milliseconds: longer than the host takes to launch the calls of a sample
 
 
-def median_of(group, launch):
-    """Median device time of what launch() launches, in microseconds. Launched while the device sleeps."""
+def median_of(group, launch, sleep_cycles=SLEEP_CYCLES):
+    """Median time of what launch() launches, in microseconds: device time, as far as the device sleeps meanwhile."""
     samples, meeting = [], torch.zeros(1, device="cuda")
     for _ in range(WARM + TIMED):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         dist.barrier(group=group.process_group)
-        torch.cuda._sleep(SLEEP_CYCLES)
+        torch.cuda._sleep(sleep_cycles)
         dist.all_reduce(meeting, group=group.process_group)  # devices wake tens of microseconds apart
         begin.record()
         launch()

@@ -1,13 +1,15 @@
 """warmup: declares the operators that a step uses, and measures which mechanism is fastest at which m."""
 
+import itertools
 import math
 
 import torch
 
 from ..errors import InvalidArgument
-from . import contexts, native, overlapped, shapes
+from . import contexts, experts, native, overlapped, overlapped_attention, shapes
 from .choices import BUCKETS, LIBRARY, PREDICTED, Shape, by, fastest, table
 from .data_parallel import tuning
+from .experts.routing import Layout
 from .groups import Group
 from .settings import settings
 from .timing import forced, median_of, slowest
@@ -19,11 +21,20 @@ KERNELS = {
     "alltoall+gemm": overlapped.all_to_all_gemm,
     "gemm+alltoall": overlapped.gemm_all_to_all,
     "mlp": overlapped.mlp,
-    "attention+reducescatter": overlapped.attention_reduce_scatter,
-    "ulysses-attention": overlapped.ulysses_attention,
-    "allgather+attention": overlapped.ring_attention,
-    "attention-backward": overlapped.ring_gradients,
+    "attention+reducescatter": overlapped_attention.attention_reduce_scatter,
+    "ulysses-attention": overlapped_attention.ulysses_attention,
+    "allgather+attention": overlapped_attention.ring_attention,
+    "attention-backward": overlapped_attention.ring_gradients,
+    "alltoall+grouped-gemm": experts.overlapped.dispatch,
+    "grouped-gemm+alltoall": experts.overlapped.combine,
+    "moe": experts.overlapped.moe,
 }
+
+
+def kernel_of(shape):
+    return overlapped_attention.attend_with_lse if shape.returns_lse else KERNELS[shape.op]
+
+
 # Mechanisms that are tried, beside the fastest predicted one.
 CANDIDATES = {
     "gemm+reducescatter": ["fused", "fused tile=64x128", "fused tile=128x128", "fused helpers=4",
@@ -37,6 +48,7 @@ CANDIDATES = {
                           "ring slices=2"],
     "allgather+attention": ["ring engines=1", "ring engines=2 slices=2", "ring"],
     "attention-backward": ["ring engines=1", "ring"],
+    **dict.fromkeys(("alltoall+grouped-gemm", "grouped-gemm+alltoall", "moe"), ["sequential", "chunked", "fused"]),
 }  # fmt: skip
 CALLS = 5  # of a sample, one behind the other
 
@@ -46,7 +58,8 @@ def warmup(step, *, tune=True, least_m=16, confirm=0):
 
     step: a call of the model, or a whole training step. tune: also measures these operators, as mm + c10d and by
     several mechanisms, launched one by one and in CUDA graphs, and enters the fastest into shingle.torch.table at
-    some sizes from least_m to settings.max_m. Bias, norm and layout of the weight are left out.
+    some sizes from least_m to settings.max_m. Bias, norm and layout of the weight are left out. Experts are measured
+    with a new routing in each call, and not in CUDA graphs.
 
     Buckets of fsdp() and ddp_hook() are measured beside products, at the sizes that the step used. confirm: then runs
     the step so many times more with what was found, and as often with c10d, in turns. Only what makes it no slower is
@@ -66,7 +79,7 @@ def warmup(step, *, tune=True, least_m=16, confirm=0):
     buckets = {bucket: sizes for bucket, sizes in used.items() if bucket[1].op in BUCKETS}
     for group, shape, device in (key for key in used if key not in buckets):
         with torch.cuda.device(-1 if device is None else device):  # -1: as it is
-            for at in (shape, shape._replace(captured=True)):
+            for at in [shape] if shape.experts else [shape, shape._replace(captured=True)]:  # no graph holds experts
                 if tune and at.key not in table.rows:
                     table.enter(at, fastest(measure(group, at, sizes_between(least_m, settings.max_m), device)))
             for operator in table.mechanisms(shape):
@@ -92,16 +105,19 @@ def sizes_between(least, most):
 
 def measure(group, shape, sizes, device):
     """Median times of a call in microseconds, those of the slowest rank: {m: {choice: time}}."""
-    if shape.op != "mlp":
-        shape = shape._replace(bias=False, activation=None, norm_epsilon=None, returns_lse=False)  # as `arguments`
+    if shape.op not in ("mlp", "moe"):
+        shape = shape._replace(bias=False, activation=None, norm_epsilon=None)  # as `arguments`
     calls = {choice: contexts.find_call(group, by(shape, choice), settings.max_m, device)
              for choice in (PREDICTED, *CANDIDATES.get(shape.op, []))}  # fmt: skip
-    kernel, time, found = KERNELS[shape.op], graph_us if shape.captured else median_us, {}
+    time = routed_us if shape.experts else graph_us if shape.captured else median_us
+    kernel, found = kernel_of(shape), {}
     for m in sizes:
         # A mechanism that does not serve this m is replaced by `sequential`: the libraries again.
         choices = [
             choice for choice, call in calls.items()
-            if choice == PREDICTED or (call.mechanism(m) in choice and (not shape.keeps or call.gathers_in_order(m)))
+            if choice == PREDICTED
+            or shape.experts  # a routing, not m, decides
+            or (call.mechanism(m) in choice and (not shape.keeps or call.gathers_in_order(m)))
         ]  # fmt: skip
         args = arguments(group, shape, m)
         times = [time(group, kernel, args, choice) for choice in (LIBRARY, *choices)]
@@ -132,6 +148,25 @@ def graph_us(group, kernel, args, choice):
     return median_of(group, graph.replay) / CALLS
 
 
+def routed_us(group, kernel, args, choice):
+    """Median time of a call of experts on an idle device. Each call has a new routing, as in a model: the host has
+    waited for it, and plans the call while the device waits.
+    """
+    shift = itertools.count()
+
+    def launch():
+        kernel(*(rolled(arg, next(shift)) if isinstance(arg, Layout) else arg for arg in args))
+
+    with forced(choice):
+        return median_of(group, launch, sleep_cycles=0)
+
+
+def rolled(layout, shift):
+    """A layout with as many rows for each expert, of other tokens."""
+    count, ids = layout.routing[:, :1], layout.routing[:, 1:]
+    return Layout(torch.cat((count, ids.roll(shift, 1)), 1), layout.topk, layout.experts, layout.group, layout.device)
+
+
 def arguments(group: Group, shape: Shape, m: int):
     """Random arguments of the kernel of a shape."""
     dtype = next(dtype for dtype, name in overlapped.DTYPES.items() if name == shape.dtype)
@@ -139,8 +174,9 @@ def arguments(group: Group, shape: Shape, m: int):
     def random(*sizes):
         return torch.randn(sizes, device="cuda").to(dtype)
 
-    def weight(n, k):
-        return random(n, k) if shape.transpose_b else random(k, n).t()
+    def weight(*sizes):
+        *leading, n, k = sizes
+        return random(*sizes) if shape.transpose_b else random(*leading, k, n).transpose(-2, -1)
 
     if shape.op == "mlp":
         up = weight(shape.inner * (2 if shape.activation == "swiglu" else 1), shape.k)
@@ -160,6 +196,8 @@ def arguments(group: Group, shape: Shape, m: int):
             return grad, q, k, v, out, lse, group.name, head_dim, causal, shape.zigzag, m
         order = () if shape.op == "ulysses-attention" else (shape.zigzag,)
         return q, k, v, group.name, head_dim, causal, *order, m
+    if shape.experts:
+        return experts_arguments(group, shape, m, random, weight)
     w = weight(shape.n, shape.k)
     if shape.op == "allgather+gemm":
         return random(shapes.own_rows(m, group), shape.k), [w], group.name, m, shape.keeps
@@ -167,3 +205,20 @@ def arguments(group: Group, shape: Shape, m: int):
         row = [m // group.size + (rank < m % group.size) for rank in range(group.size)]
         return random(m, shape.k), w, group.name, row * group.size
     return random(m, shape.k), w, group.name
+
+
+def experts_arguments(group: Group, shape: Shape, m: int, random, weight):
+    """Those of a kernel of experts: m tokens on each rank, for experts that are drawn uniformly."""
+    (count, topk), ranks = shape.experts, group.size
+    ids = torch.randint(count, (ranks, topk * m), generator=torch.Generator().manual_seed(0), dtype=torch.int32)
+    routing = torch.cat((torch.full((ranks, 1), topk * m, dtype=torch.int32), ids), 1)
+    topk_weights = random(m, topk).float()
+    layout = Layout(routing, topk, count, group, topk_weights.device)
+    if shape.op == "moe":
+        up = weight(count // ranks, shape.inner * (2 if shape.activation == "swiglu" else 1), shape.k)
+        down = weight(count // ranks, shape.n, shape.inner)
+        return random(m, shape.k), up, down, topk_weights, layout, shape.activation
+    w = weight(count // ranks, shape.n, shape.k)
+    if shape.op == "alltoall+grouped-gemm":
+        return random(m, shape.k), w, layout
+    return random(layout.received, shape.k), w, topk_weights, layout

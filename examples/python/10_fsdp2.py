@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Training steps with FSDP2 and with DDP, whose collectives are Shingle's: one line for each.
 
-    torchrun --nproc-per-node 2 examples/python/09_fsdp2.py
+    torchrun --nproc-per-node 2 examples/python/10_fsdp2.py
 
 The losses are compared with those of PyTorch's own collectives. Buckets are small here: min_bucket_bytes makes copy
 engines move them too. Without GPUs c10d moves them, and sums are in the order of ranks.

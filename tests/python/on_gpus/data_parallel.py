@@ -1,48 +1,51 @@
-"""Cases of gpu_ops.py: buckets, FSDP2 and DDP by copy engines, against NCCL. Without a GPU they run by gloo."""
+"""Cases of data parallelism: buckets, FSDP2 and DDP by copy engines, against NCCL. Without a GPU they run by gloo."""
 
+import gc
 import random
+
+import torch
+import torch.distributed as dist
+from shingle import torch as st
+from shingle.torch.choices import LIBRARY, PREDICTED
+from shingle.torch.counters import counts
+from shingle.torch.data_parallel import buckets
+from shingle.torch.timing import forced
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn.parallel import DistributedDataParallel
 
 ELEMENTS = (8, 1000, 1 << 12, 3 << 15, 1 << 20)  # of a shard
 BLOCKS = 4
+MOVED = [f"overlapped.{op}" for op in ("allgather", "reducescatter", "allreduce")]
 
 
 def begin():
     """Buckets of any size go by engines, and contexts of earlier cases leave room. Returns the device."""
-    import torch
-    import torch.distributed as dist
-    from shingle import torch as st
-    from shingle.torch.data_parallel import buckets
-
+    torch._dynamo.reset()  # graphs of earlier cases hold calls of their contexts
+    gc.collect()
     st.release()
     st.configure(min_bucket_bytes=0)
+    for name in MOVED:
+        counts.pop(name, None)
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-    buckets.watch(dist.group.WORLD, device, ["allgather"], "gpu_data_parallel.py")
+    buckets.watch(dist.group.WORLD, device, ["allgather"], "tests/python/gpu_ops.py")
     return device
 
 
-def moved(device, by_engines):
-    """Number of buckets that engines moved; all of them have to, on GPUs."""
-    from shingle.torch.counters import counts
-
-    found = sum(counts[f"overlapped.{op}"] for op in ("allgather", "reducescatter", "allreduce"))
-    assert device.type == "cpu" or not by_engines or found > 0, "engines moved nothing"
+def moved(device):
+    """Number of buckets that engines moved since begin(). On GPUs they have to."""
+    found = sum(counts[name] for name in MOVED)
+    assert device.type == "cpu" or found > 0, "engines moved nothing"
     return found
 
 
 def integers(generator, *shape, device, dtype):
-    import torch
-
     return torch.randint(-8, 9, shape, generator=generator).to(device, dtype)
 
 
 def random_buckets():
     """Sums of integers are exact, so that engines and NCCL agree in every bit."""
-    import torch
-    import torch.distributed as dist
-    from shingle.torch.choices import LIBRARY, PREDICTED
-    from shingle.torch.data_parallel import buckets
-    from shingle.torch.timing import forced
-
     device, world, rank, group = begin(), dist.get_world_size(), dist.get_rank(), dist.group.WORLD
     draw, generator = random.Random(3), torch.Generator().manual_seed(rank)
     buckets.reserve(group, device, [4 * world * (max(ELEMENTS) + 8)] * 2)
@@ -63,7 +66,7 @@ def random_buckets():
                 found.append((out, whole.clone(), sums))
         for got, expected, what in zip(*reversed(found), ("scatter", "gather", "reduce")):
             assert torch.equal(got, expected), f"{what} of shards of {shard} {dtype}, wide {wide}, {op}"
-    return moved(device, True)
+    return moved(device)
 
 
 def hidden(device):
@@ -71,9 +74,6 @@ def hidden(device):
 
 
 def make_model(device):
-    import torch
-    from torch import nn
-
     def make_block(size, inner):
         return nn.Sequential(nn.Linear(size, inner), nn.GELU(), nn.Linear(inner, size))
 
@@ -82,9 +82,6 @@ def make_model(device):
 
 
 def losses_of(model, device, steps=6):
-    import torch
-    import torch.distributed as dist
-
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     generator, found = torch.Generator().manual_seed(dist.get_rank()), []
     for step in range(steps):
@@ -101,12 +98,6 @@ def losses_of(model, device, steps=6):
 
 
 def fsdp2():
-    import torch
-    import torch.distributed as dist
-    from shingle import torch as st
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
     device = begin()
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
 
@@ -121,14 +112,10 @@ def fsdp2():
         ours, again, expected = (losses(mine, policy) for mine in (True, True, False))
         assert ours == again, "two runs differ"
         torch.testing.assert_close(ours, expected, rtol=2e-2, atol=1e-3)
-    return moved(device, True)
+    return moved(device)
 
 
 def ddp():
-    import torch
-    from shingle import torch as st
-    from torch.nn.parallel import DistributedDataParallel
-
     device = begin()
 
     def losses(hook):
@@ -140,18 +127,11 @@ def ddp():
     ours, again, expected = (losses(hook) for hook in (True, True, False))
     assert ours == again, "two runs differ"
     torch.testing.assert_close(ours, expected, rtol=1e-3, atol=1e-4)
-    return moved(device, True)
+    return moved(device)
 
 
 def beside_tensor_parallelism():
     """Calls of tensor and of data parallelism on one GPU, with ranks delayed at random: none waits for ever."""
-    import torch
-    import torch.distributed as dist
-    from shingle import torch as st
-    from shingle.torch.choices import PREDICTED
-    from shingle.torch.data_parallel import buckets
-    from shingle.torch.timing import forced
-
     device, world, rank, group = begin(), dist.get_world_size(), dist.get_rank(), dist.group.WORLD
     shard, draw, generator = 1 << 18, random.Random(rank), torch.Generator().manual_seed(rank)
     buckets.reserve(group, device, [4 * world * shard])
@@ -173,7 +153,4 @@ def beside_tensor_parallelism():
             found = summed.clone(), whole.clone(), out.clone()
             expected = expected or found
             assert all(torch.equal(got, first) for got, first in zip(found, expected)), "a run differs from the first"
-    return moved(device, True)
-
-
-CASES = {case.__name__: case for case in (random_buckets, fsdp2, ddp, beside_tensor_parallelism)}
+    return moved(device)
