@@ -41,9 +41,7 @@ def with_fsdp2(device, ours):
 
 def with_ddp(device, ours):
     model = DistributedDataParallel(make_model(device), gradient_as_bucket_view=True)
-    if ours:
-        model.register_comm_hook(None, st.ddp_hook)
-    return model
+    return st.ddp(model) if ours else model
 
 
 def losses(model, device):

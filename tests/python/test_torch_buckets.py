@@ -251,12 +251,15 @@ def test_products_leave_room_for_buckets(monkeypatch):
     monkeypatch.setattr(contexts, "_with_buckets", set())
     monkeypatch.setattr(contexts, "_contexts", {("group", 0, contexts.PRODUCTS): Made})
     assert contexts.workers_of_products(0) == 0, "all"
-    with pytest.raises(errors.Unsupported, match=r"call shingle.torch.fsdp\(\) before the first call of an op"):
-        contexts.expect_buckets(0)
     contexts.expect_buckets(1)
     assert contexts.workers_of_products(1) == 130
-    Made.leaves_room = True
+    with pytest.raises(errors.Unsupported, match=r"call shingle.torch.release\(\) once and repeat the step"):
+        contexts.expect_buckets(0)
+    contexts._contexts.clear()  # as release() does
     contexts.expect_buckets(0)
     assert contexts.workers_of_products(0) == 130
+    Made.leaves_room = True
+    contexts._contexts["group", 0, contexts.PRODUCTS] = Made
+    contexts.expect_buckets(0)
     monkeypatch.setattr(settings, "workers", 100)
     assert contexts.workers_of_products(0) == 100

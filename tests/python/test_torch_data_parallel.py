@@ -310,9 +310,7 @@ def test_counters():
 def ddp_case(dtype, options):
     def make(hook):
         model = DistributedDataParallel(make_model(8).to(dtype), bucket_cap_mb=0.0005, **options)
-        if hook:
-            model.register_comm_hook(None, st().ddp_hook)
-        return Cast(model, dtype)
+        return Cast(st().ddp(model) if hook else model, dtype)
 
     own = train(make(False), micro=2)
     assert same(train(make(True), micro=2), own), "small buckets take c10d"
@@ -350,8 +348,11 @@ def ddp_group_case():
         model.register_comm_hook(group, st().ddp_hook)
         hooked = train(model)
         close(hooked, train(DistributedDataParallel(make_model(9))))
-        model = DistributedDataParallel(make_model(9))
-        model.register_comm_hook(None, st().ddp_hook)
+        model = st().ddp(DistributedDataParallel(make_model(9)))
+        with pytest.raises(RuntimeError, match="can only be called once"):
+            st().ddp(model)
+        with pytest.raises(errors.InvalidArgument, match="of type Sequential, not DistributedDataParallel"):
+            st().ddp(model.module)
         close(train(torch.compile(model, backend="aot_eager")), hooked)
     torch._dynamo.reset()
 

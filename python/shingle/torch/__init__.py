@@ -9,7 +9,7 @@ from .context_parallel import (
 )
 from .contexts import release
 from .counters import counters
-from .data_parallel import all_reduce_hook, ddp_hook, fsdp
+from .data_parallel import all_reduce_hook, ddp, ddp_hook, fsdp
 from .expert_parallel import expert_parallel
 from .functional import (
     all_gather_gemm,
@@ -38,6 +38,7 @@ __all__ = [
     "context_parallel_shard",
     "context_parallel_unshard",
     "counters",
+    "ddp",
     "ddp_hook",
     "expert_parallel",
     "fsdp",

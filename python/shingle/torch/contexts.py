@@ -114,15 +114,18 @@ _making = threading.RLock()  # backward declares from autograd's thread
 
 
 def expect_buckets(device: int):
-    """Contexts of products on a device leave SMs to collectives of buckets from now on."""
+    """Contexts of products on a device leave SMs to collectives of buckets from now on.
+
+    Raises Unsupported if one that holds all SMs is there. After release() the same call passes.
+    """
+    _with_buckets.add(device)
     for (_, on, purpose), made in _contexts.items():
         if on == device and purpose == PRODUCTS and not made.leaves_room:
             raise Unsupported(
                 "a context of products may hold all SMs of this GPU, so that collectives of buckets beside it could "
-                "wait for ever; call shingle.torch.fsdp() before the first call of an op, or shingle.torch.release() "
-                "first"
+                "wait for ever; call shingle.torch.fsdp() or ddp() before the first call of an op, or "
+                "call shingle.torch.release() once and repeat the step"
             )
-    _with_buckets.add(device)
 
 
 def workers_of_products(device: int):

@@ -61,7 +61,7 @@ def warmup(step, *, tune=True, least_m=16, confirm=0):
     some sizes from least_m to settings.max_m. Bias, norm and layout of the weight are left out. Experts are measured
     with a new routing in each call, and not in CUDA graphs.
 
-    Buckets of fsdp() and ddp_hook() are measured beside products, at the sizes that the step used. confirm: then runs
+    Buckets of fsdp() and ddp() are measured beside products, at the sizes that the step used. confirm: then runs
     the step so many times more with what was found, and as often with c10d, in turns. Only what makes it no slower is
     kept; if warmup is interrupted, c10d is. The step must then have no lasting effect, such as that of an optimizer.
 

@@ -120,9 +120,7 @@ def ddp():
 
     def losses(hook):
         model = DistributedDataParallel(make_model(device), bucket_cap_mb=2)
-        if hook:
-            model.register_comm_hook(None, st.ddp_hook)
-        return losses_of(model, device)
+        return losses_of(st.ddp(model) if hook else model, device)
 
     ours, again, expected = (losses(hook) for hook in (True, True, False))
     assert ours == again, "two runs differ"

@@ -1,8 +1,8 @@
 """Data parallelism: collectives of FSDP2 and DDP by copy engines. See shingle.torch.data_parallel.buckets."""
 
-from .ddp import all_reduce_hook, ddp_hook
+from .replicas import all_reduce_hook, ddp, ddp_hook
 
-__all__ = ["all_reduce_hook", "ddp_hook", "fsdp"]
+__all__ = ["all_reduce_hook", "ddp", "ddp_hook", "fsdp"]
 
 
 def fsdp(model, *, replicas=None):

@@ -15,7 +15,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, FullyShardedDat
 from ...errors import InvalidArgument, Unsupported
 from ..counters import counts
 from . import buckets
-from .ddp import all_reduce_hook
+from .replicas import all_reduce_hook
 
 try:
     from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
