@@ -23,7 +23,6 @@ class RankQueue {
   void reserve(std::size_t lanes) {
     while (streams_.size() < lanes) {
       streams_.emplace_back();
-      urgent_.emplace_back(urgent_priority);
       ended_.emplace_back();
     }
   }
@@ -56,9 +55,11 @@ class RankQueue {
     follow(stream);
     backlog_.extend(stream);
   }
-  /// Forks the streams of `lanes` lanes from `stream`.
+  /// Forks the streams of `lanes` lanes from `stream`. The first fork from one of high priority makes those
+  /// of high priority: streams that are not used would share hardware queues with those that are.
   void fork(cudaStream_t stream, std::size_t lanes) {
     if (lanes < 2) return;
+    while (is_urgent(stream) && urgent_.size() < lanes) urgent_.emplace_back(urgent_priority);
     begun_.record(stream);
     for (std::size_t lane = 1; lane < lanes; ++lane) begun_.make_wait(of(lane, stream));
   }
@@ -95,7 +96,8 @@ class RankQueue {
     return priority < 0;
   }
 
-  std::vector<Stream> streams_, urgent_;  // by lane
+  std::vector<Stream> streams_;  // by lane
+  std::vector<Stream> urgent_;   // the same, of high priority
   Event begun_;
   std::vector<Event> ended_;  // by lane
   Backlog backlog_;
