@@ -17,19 +17,15 @@ from .settings import settings
 
 LIBRARY = "mm+c10d"  # the choice of the libraries alone
 PREDICTED = "predicted"  # the choice of the fastest predicted mechanism; others are a mechanism with params
-# Collectives of buckets, with their mechanism by PREDICTED.
-BUCKETS = {
-    "allgather": "copy-engine trigger=direct",
-    "reducescatter": "copy-engine sum-slices=4 sum-workers=16 trigger=direct",
-    "allreduce": "copy-engine sum-slices=4 sum-workers=16 trigger=direct",
-}
-# The same of operators whose fastest predicted mechanism a context does not find by itself.
+SUMS = "reducescatter", "allreduce"
+BUCKETS = "allgather", *SUMS  # collectives alone
+# Mechanisms by PREDICTED of operators whose fastest predicted one a context does not find by itself.
 OWN = {
     "attention+reducescatter": "fused",
     "ulysses-attention": "ring engines=1 slices=4",
     "allgather+attention": "ring engines=1",
     "attention-backward": "ring engines=1",
-    **BUCKETS,
+    "allgather": "copy-engine trigger=direct",
 }
 BYTES = {"f32": 4, "bf16": 2, "f16": 2}  # of an element
 MARGIN = 0.98  # a mechanism is chosen if its time is at most this part of the libraries'
@@ -72,6 +68,14 @@ def key_of(shape):
     return Shape(*shape[: Shape._fields.index("transpose_b")])
 
 
+def summing(shape):
+    """The mechanism of a sum over ranks: the workers that it takes keep pace with a link.
+
+    A sum of one slice is hidden behind the next, but each slice starts a copy to each other rank anew.
+    """
+    return f"copy-engine sum-slices={4 if shape.ranks <= 4 else 2} sum-workers=32 trigger=direct"
+
+
 @functools.cache
 def by(shape, choice):
     """The operator by the mechanism of a choice.
@@ -80,7 +84,7 @@ def by(shape, choice):
     no engines by default.
     """
     if choice == PREDICTED:
-        choice = "fused" if shape.keeps else OWN.get(shape.op)
+        choice = "fused" if shape.keeps else summing(shape) if shape.op in SUMS else OWN.get(shape.op)
     return shape._replace(mechanism=choice, keeps=False, captured=False)
 
 

@@ -15,9 +15,9 @@ from . import buckets
 CANDIDATES = {
     "allgather": [f"copy-engine trigger=direct variant={variant}" for variant in ("b2b", "pcpy", "ring")],
     "reducescatter": [f"copy-engine sum-slices={slices} sum-workers={workers} trigger=direct"
-                      for slices, workers in ((1, 32), (4, 8), (8, 16), (16, 8), (16, 32))],
+                      for slices, workers in ((1, 32), (2, 32), (4, 16), (8, 16), (16, 32))],
     "allreduce": [f"copy-engine sum-slices={slices} sum-workers={workers} trigger=direct"
-                  for slices, workers in ((1, 32), (8, 16), (16, 32))],
+                  for slices, workers in ((1, 32), (2, 32), (8, 16), (16, 32))],
 }  # fmt: skip
 MOST_SIZES = 8  # of a kind of bucket that are measured
 SIDE = 4096  # of the products beside a bucket: they fill a GPU
