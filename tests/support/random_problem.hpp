@@ -61,7 +61,8 @@ struct Limits {
 /// Rows of a rank are multiples of `step`. `experts`: destinations, if these are not the ranks.
 template <class Source>
 std::shared_ptr<const Routing> random_routing(Source& draw, int world, std::int64_t most_rows,
-                                              std::int32_t experts = 0, std::int64_t step = 1) {
+                                              std::int32_t experts = 0, std::int64_t step = 1,
+                                              ExpertSplit split = ExpertSplit::by_expert) {
   const int pattern = static_cast<int>(draw.size(0, 3));
   const std::int32_t all = experts > 0 ? experts : world;
   const auto favourite = static_cast<std::int32_t>(draw.size(0, all - 1));
@@ -78,7 +79,7 @@ std::shared_ptr<const Routing> random_routing(Source& draw, int world, std::int6
       if (pattern == 3) rows[i] = static_cast<std::int32_t>(i / 3) % all;          // runs of rows
     }
   }
-  return std::make_shared<const Routing>(experts > 0 ? Routing::to_experts(std::move(dest), experts)
+  return std::make_shared<const Routing>(experts > 0 ? Routing::to_experts(std::move(dest), experts, split)
                                                      : Routing(std::move(dest)));
 }
 
