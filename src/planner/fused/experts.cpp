@@ -67,8 +67,9 @@ class Experts {
     for (int holder = 0; holder < p_.world; ++holder)
       if (const std::uint32_t tiles = returned_[at(holder, rank)]; tiles > 0)
         build_.await(rank, compute_lane, stored_, holder, tiles);
-    Elementwise pass = planner::combine(build_, rank);
     const std::int64_t tokens = p_.out_rows(rank);
+    Elementwise pass = planner::combine(build_.row_blocks(tokens, p_.n),
+                                        build_.all(build_.topk_weights, rank), build_.all(build_.out, rank));
     for (std::int64_t choice = 0; choice < p_.experts.topk; ++choice)
       pass.from.push_back(Builder::in_place(build_.rows(products_, rank, choice * tokens, tokens)));
     build_.step(rank, compute_lane, std::move(pass));
@@ -105,8 +106,8 @@ class Experts {
   }
 
   void await_tokens(int rank, Gemm product) const {
-    SourceRuns runs = runs_by_source(product, routing_, rank);
-    TileGate gate{arrived_, std::move(runs.ends), {}, std::move(runs.sources)};
+    GroupRuns runs = runs_by_source(product, routing_, rank);
+    TileGate gate{arrived_, std::move(runs.ends), {}, std::move(runs.numbers)};
     for (const std::int32_t source : gate.entries)
       gate.targets.push_back(source == rank ? 0 : static_cast<std::uint32_t>(pushed_rows(source).tiles()));
     if (!gate.ends.empty()) product.gates.push_back(std::move(gate));
@@ -118,8 +119,8 @@ class Experts {
     Placement back{build_.all(products_, rank), placement::Returned{rank}};
     Gemm product = grouped(build_.gemm(rank, build_.one_tile(1), {}, std::move(back)),
                            p_.traits().chains() ? hidden_ : build_.a, (rank + 1) % p_.world);
-    SourceRuns runs = runs_by_source(product, routing_, rank);
-    TileNotify notify{stored_, {}, std::move(runs.ends), {}, std::move(runs.sources)};
+    GroupRuns runs = runs_by_source(product, routing_, rank);
+    TileNotify notify{stored_, {}, std::move(runs.ends), {}, std::move(runs.numbers)};
     notify.entries.assign(notify.ends.size(), rank);
     for (std::int64_t position = 0; position < product.grid.positions(); ++position)
       if (!product.grid.phantom(product.grid.tile(position)))

@@ -29,6 +29,9 @@ void fuse_dispatch(FusedBuilder& build, const Machine& machine);
 /// alltoall+grouped-gemm, grouped-gemm+alltoall and moe: tokens are pushed to their experts, products are
 /// stored where their tokens are.
 void fuse_experts(FusedBuilder& build, const Machine& machine);
+/// allgather+grouped-gemm, grouped-gemm+reducescatter and moe-tp: tokens are gathered and sums are stored
+/// with their owners, rank by rank, beside the products.
+void fuse_sliced_experts(FusedBuilder& build, const Machine& machine);
 
 /// Appends a gated pass with a work queue, shared by `some` workers in `lane` beside the GEMM and `rest`
 /// workers after it. The helpers start only when there are items to do. Earlier they would delay a GEMM that
