@@ -415,6 +415,10 @@ void Context::synchronize() {
     for (auto& at : *plans) at.executable->synchronize();
 }
 
+const Problem& Context::largest(int op) const {
+  return state_->find(op);
+}
+
 Problem Context::problem(int op, std::int64_t m) const {
   return state_->sized(op, m);
 }
