@@ -155,9 +155,9 @@ class SlicedExperts {
   /// before. Sources are sorted one after the other, so a tile awaits the last of its sources only.
   void await_tokens(int rank, TurnProduct product) const {
     if (build_.helpers() == 0) return build_.step(rank, compute_lane, std::move(product.gemm));
-    GroupRuns runs = runs_by(product.gemm, product.turns);
+    PositionRuns runs = runs_by(product.gemm, product.turns);
     TileGate gate{sorted_tiles_, std::move(runs.ends), {}};
-    for (const std::int32_t turn : runs.numbers) {
+    for (const std::int32_t turn : runs.keys) {
       const int source = (rank + turn) % p_.world;
       const std::int64_t tiles = fine_row_blocks(build_, routing_.rows(source), p_.k).tiles();
       gate.entries.push_back(source);
@@ -180,13 +180,13 @@ class SlicedExperts {
 
   /// Makes a product count its tiles. Returns their numbers by turn.
   std::vector<std::uint32_t> count_tiles(int rank, TurnProduct& product) const {
-    GroupRuns runs = runs_by(product.gemm, product.turns);
+    PositionRuns runs = runs_by(product.gemm, product.turns);
     std::vector<std::uint32_t> tiles(static_cast<std::size_t>(p_.world), 0);
     for (std::int64_t run = 0, position = 0; run < std::ssize(runs.ends); ++run)
       for (; position < runs.ends[static_cast<std::size_t>(run)]; ++position)
         if (!product.gemm.grid.phantom(product.gemm.grid.tile(position)))
-          ++tiles[static_cast<std::size_t>(runs.numbers[static_cast<std::size_t>(run)])];
-    TileNotify notify{computed_, {rank}, std::move(runs.ends), std::move(runs.numbers)};
+          ++tiles[static_cast<std::size_t>(runs.keys[static_cast<std::size_t>(run)])];
+    TileNotify notify{computed_, {rank}, std::move(runs.ends), std::move(runs.keys)};
     if (!notify.ends.empty()) product.gemm.notify.push_back(std::move(notify));
     return tiles;
   }
