@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import torch.distributed as dist  # noqa: E402
 from ranks import on_ranks  # noqa: E402
 from shingle import errors  # noqa: E402
-from shingle.torch import choices, configure, contexts  # noqa: E402
+from shingle.torch import choices, configure, contexts, groups  # noqa: E402
 from shingle.torch.choices import LIBRARY, PREDICTED, Shape, Table  # noqa: E402
 from shingle.torch.data_parallel import buckets, registered, tuning  # noqa: E402
 from shingle.torch.settings import settings  # noqa: E402
@@ -235,7 +235,22 @@ def test_any_two_buckets_that_fit_together_find_room():
     assert not heap.used and heap.empty(13 << 10, torch.uint8, cpu) is not None
 
 
-# -- SMs
+# -- SMs, and deadlines
+
+
+def deadline_case():
+    group, device = groups.find_group(dist.group.WORLD.group_name), torch.device("cpu")
+    assert contexts.deadline_us(group, device, contexts.PRODUCTS) == 0, "30 s"
+    assert contexts.deadline_us(group, device, contexts.SUMS) == 60e6, "that of ranks.py"
+    configure(timeout_us=5e6)
+    try:
+        assert contexts.deadline_us(group, device, contexts.SUMS) == 5e6
+    finally:
+        configure(timeout_us=0)
+
+
+def test_buckets_wait_as_long_as_those_of_c10d():
+    on_ranks(2, deadline_case)
 
 
 def test_products_leave_room_for_buckets(monkeypatch):

@@ -75,7 +75,7 @@ class GroupContext:
         workers = workers_of_products(device) if purpose == PRODUCTS else 0
         self.context = Context(
             world, mechanism=settings.mechanism if purpose == PRODUCTS else None, workers=workers,
-            timeout_us=settings.timeout_us, registered_bytes=registered,
+            timeout_us=deadline_us(group, torch.device("cuda", device), purpose), registered_bytes=registered,
         )  # fmt: skip
         self.registered_bytes, self.leaves_room, self.calls = registered, workers > 0, {}
         self.heap = None  # of the registered memory, once tensors are made in it
@@ -126,6 +126,15 @@ def expect_buckets(device: int):
                 "wait for ever; call shingle.torch.fsdp() or ddp() before the first call of an op, or "
                 "call shingle.torch.release() once and repeat the step"
             )
+
+
+def deadline_us(group: Group, device: torch.device, purpose: str):
+    """ContextOptions::timeout_us. Ranks of data parallelism may be far apart, as while one saves a checkpoint: buckets
+    wait as long as those of c10d.
+    """
+    if settings.timeout_us or purpose == PRODUCTS:
+        return settings.timeout_us
+    return group.process_group._get_backend(device).options._timeout.total_seconds() * 1e6
 
 
 def workers_of_products(device: int):

@@ -14,7 +14,8 @@ class Settings:
     staging memory. min_m: least m that is overlapped where the table has no figure for the shape. min_bucket_bytes:
     least bytes of a bucket of data parallelism that engines move, likewise. mechanism: of all operators; None: the
     fastest predicted one. workers: SMs that waiting kernels may hold; 0: all. timeout_us: deadline of waits, in
-    microseconds; 0: 30 s. native: libshingle_torch.so serves calls like an earlier one.
+    microseconds; 0: 30 s, and for buckets the timeout of the process group. native: libshingle_torch.so serves calls
+    like an earlier one.
     """
 
     max_m: int = int(os.environ.get("SHINGLE_MAX_M", 8192))
