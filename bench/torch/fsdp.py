@@ -12,7 +12,8 @@ beside the next. With NCCL's default, with engines, and without communication. `
 0 is sustained.
 beside: a product at full rate beside an all-gather, by engines and by NCCL: by how much it slows.
 step: training steps of a Llama-3 8B of Transformers (as many layers as --layers) sharded by fully_shard, in bf16 with
-fp32 sums. Losses of both ways, and of a second run of Shingle; then times in turns. --compile compiles each layer.
+fp32 sums. Losses and device memory of both ways, and of a second run of Shingle; then times in turns. --compile
+compiles each layer.
 --interrupt-after N breaks warmup off after N measurements.
 soak: buckets of random sizes through gather, scatter and reduce; every 50th is checked. Exits 1 if one is wrong or if
 memory grew by more than 64 MiB.
@@ -21,6 +22,7 @@ memory grew by more than 64 MiB.
 """
 import argparse
 import contextlib
+import gc
 import itertools
 import os
 import random
@@ -235,13 +237,14 @@ class Training:
 def step(args, device):
     mesh, rows = init_device_mesh(device.type, (dist.get_world_size(),)), []
     for tokens in args.tokens:
-        losses = {}
+        losses, held = {}, {}
         for name in ("fsdp2", "shingle", "again"):
             training = Training(args, mesh, device, tokens, ours=name != "fsdp2")
             losses[name] = training.losses(args.steps)
+            held[name] = used_bytes(device)[0]
             if name != "again":
                 del training
-                torch._dynamo.reset()
+                forget_models()
         if args.tune:
             with interrupted(args.interrupt_after):
                 st.warmup(training.backward, confirm=args.confirm)
@@ -256,11 +259,20 @@ def step(args, device):
                      "idle_ms": args.idle_ms, "times": times, "over_fsdp2": faster(times, "shingle"),
                      "last_loss": losses["shingle"][-1], "largest_difference": apart,
                      "repeats_bitwise": losses["shingle"] == losses["again"],
+                     "fsdp2_bytes": held["fsdp2"], "more_bytes": held["shingle"] - held["fsdp2"],
                      "interrupted_after": args.interrupt_after})  # fmt: skip
         say(rows[-1] | {"counters": {name: n for name, n in st.counters().items() if "." in name}})
         del training
-        torch._dynamo.reset()
+        forget_models()
     return rows
+
+
+def forget_models():
+    """Returns the memory of models that are no longer used: what a device holds then is that of the next one."""
+    torch._dynamo.reset()
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 @contextlib.contextmanager
