@@ -141,7 +141,7 @@ def test_fsdp_as_its_own(world, policy):
 
 @pytest.mark.parametrize("policy", ["fp32", "bf16, fp32 sums"])
 def test_fsdp_accumulates_gradients(policy):
-    on_ranks(2, fsdp_case, policy, 3)
+    on_ranks(3, fsdp_case, policy, 3)
 
 
 def narrow_case():
