@@ -87,10 +87,11 @@ const planner::ParamTable<FusedParams>& FusedParams::table() {
                                                                                : std::vector<bool>{};
                         }),
           row<&P::mover>("mover", "NAME",
-                         "What moves shards, and tokens to experts: copy-engine (the default) or store",
+                         "What moves shards, and tokens to experts: copy-engine or store (default: by size)",
                          [](const Tuning<P>& tuning) {
-                           return moves_inputs(tuning) ? std::vector{Mover::copy_engine, Mover::store}
-                                                       : std::vector<Mover>{};
+                           return moves_inputs(tuning)
+                                      ? std::vector{Mover::automatic, Mover::copy_engine, Mover::store}
+                                      : std::vector<Mover>{};
                          }),
           row<&P::comm_order>("comm-order", "ORDER",
                               "Order of communication tiles. Gathers: ring (the default), reverse, "
