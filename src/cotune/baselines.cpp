@@ -31,7 +31,8 @@ class Alone {
       : climbs_{{{around(), true},
                  {other_subspaces(space), false},
                  {around(), true},
-                 {other_threads(space), false}}} {}
+                 {other_threads(space), false}}},
+        at_(space.start) {}
 
   /// Takes a step if one is left, and returns true if so; at() is then the new point.
   bool step(const Space& space) {
@@ -64,7 +65,7 @@ class Alone {
  private:
   std::array<Climb, 4> climbs_;
   std::size_t phase_ = 0;
-  Point at_{}, before_{};
+  Point at_, before_{};
   double library_us_ = never, us_ = never;
 };
 

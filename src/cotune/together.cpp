@@ -1,8 +1,9 @@
 // Lagom's Alg. 1 and 2, as the paper intends them. docs/mechanisms/co-tuning.md says where its text is wrong.
 //
-// All collectives begin with the least resources. Alg. 1 gives the next step to the collective whose
-// communication gains most for the cost to computation, by the metric H. Alg. 2 takes a step over the grid.
-// It ends, for a collective or for all, by the three conditions of §3.4:
+// All collectives begin where the space says: with the least resources, as in the paper, or above. Alg. 1
+// gives the next step to the collective whose communication gains most for the cost to computation, by the
+// metric H. Alg. 2 takes a step over the grid. It ends, for a collective or for all, by the three conditions
+// of §3.4:
 //   1. communication is hidden: it adds nothing to the computation beside it;
 //   2. more resources no longer make the collective faster;
 //   3. more resources do, but cost the computation more: the makespan no longer falls.
@@ -25,7 +26,7 @@ class Together final : public Strategy {
   Together(const Space& space, int collectives, double least_gain)
       : space_(space),
         least_gain_(least_gain),
-        points_(static_cast<std::size_t>(collectives)),
+        points_(static_cast<std::size_t>(collectives), space.start),
         phases_{{{upward(), false},
                  {other_subspaces(space), false},
                  {around(), true},
