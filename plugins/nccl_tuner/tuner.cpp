@@ -30,10 +30,10 @@ std::uint64_t ordinal_of(std::uint64_t communicator_id) {
   return seen.size() - 1;
 }
 
-/// FNV-1a; 0 means no table.
-std::uint64_t hash_of(const TunedTable& table) {
+/// FNV-1a of what a rank does with the table; 0 means no table. Only some interfaces serve chunk sizes.
+std::uint64_t hash_of(const TunedTable& table, int interface) {
   if (table.entries.empty()) return 0;
-  std::uint64_t hash = 0xcbf29ce484222325u;
+  std::uint64_t hash = 0xcbf29ce484222325u + static_cast<std::uint64_t>(interface);
   for (const char c : to_json(table)) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
   return std::max<std::uint64_t>(hash, 1);
 }
@@ -70,16 +70,21 @@ void Tuner::start() {
     return take(table, false);
   }
   ordinal_ = ordinal_of(*communicator_.id);
-  auto meeting = meet({hash_of(table), ordinal_, settings_.learn.empty() ? 0u : 1u});
+  const auto interface = static_cast<std::uint64_t>(communicator_.interface);
+  auto meeting =
+      meet({hash_of(table, communicator_.interface), ordinal_, settings_.learn.empty() ? 0u : interface});
   if (!meeting->complete())
     throw Error(fmt::format("not all {} ranks of a communicator loaded this plugin within {}{}",
                             communicator_.ranks, format_us(static_cast<double>(settings_.deadline.count())),
                             meeting->trouble()));
   const std::uint32_t found = meeting->differences();
-  if ((found & Difference::tables) != 0) throw Error("ranks of a communicator have different tables");
+  if ((found & Difference::tables) != 0)
+    throw Error("ranks of a communicator have different tables or versions of NCCL");
   take(table, (found & Difference::communicators) == 0);
   if ((found & Difference::modes) != 0)
-    log_.warn("does not tune online: SHINGLE_TUNER_LEARN is not set for all ranks");
+    log_.warn(
+        "does not tune online: SHINGLE_TUNER_LEARN is not set for all ranks, or they have different "
+        "versions of NCCL");
   else if (!settings_.learn.empty())
     go_online(std::move(meeting));
 }
@@ -116,6 +121,8 @@ void Tuner::take(const TunedTable& table, bool with_communicators) {
       if (own && (!with_communicators || std::cmp_not_equal(*key.communicator, ordinal_))) continue;
       choices_.at({static_cast<std::uint8_t>(key.collective), static_cast<std::uint8_t>(key.size_class)}) =
           choice_of(entry.config);
+      if (entry.config.chunk_bytes > 0 && !communicator_.asks_chunks())
+        log_.inform("chunk sizes of the table need NCCL 2.30, or shingle tune --nccl-env");
     }
   }
 }

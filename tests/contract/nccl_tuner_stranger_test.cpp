@@ -288,7 +288,7 @@ class NcclTunerStranger : public testing::Test {
   /// What the plugin's rank sees as its leader: it listens before that rank comes, or the rank would itself.
   /// Nothing where no rank proves to know the token.
   static std::optional<net::Connection> lead(net::Socket listener, const net::Token& of, double patience_us) {
-    net::Acceptor acceptor(std::move(listener), {"shingle tuner 1", of});
+    net::Acceptor acceptor(std::move(listener), {"shingle tuner 2", of});
     auto guest = acceptor.next(net::deadline_in(patience_us));
     if (!guest) return std::nullopt;
     net::Connection connection = (*std::move(guest)).admit("\x01");  // wait
