@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/file.hpp"
+#include "cupti.hpp"
 #include "segment.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/base/units.hpp"
@@ -130,12 +131,29 @@ void Tuner::take(const TunedTable& table, bool with_communicators) {
 /// Starts online tuning. On failure, ranks never agree on changes, and all keep their choices.
 void Tuner::go_online(std::unique_ptr<Meeting> meeting) noexcept try {
   online_ = std::make_unique<Online>(std::move(meeting));
-  if (online_->meeting->leads())
-    online_->learner.emplace(online_->meeting->agreement(), online_->calls, choices_, settings_.turn, log_,
-                             [this](const std::vector<Learnt>& learnt) { save(learnt); });
+  if (!online_->meeting->leads()) return;
+  const auto found = [this](const std::vector<Learnt>& learnt, const std::string& summary) {
+    save(learnt, summary);
+  };
+  online_->learner.emplace(online_->meeting->agreement(), online_->calls, choices_, log_, found,
+                           Learner::Options{.turn = settings_.turn,
+                                            .limits = settings_.limits,
+                                            .chunks = communicator_.asks_chunks(),
+                                            .recorder = make_recorder()});
 } catch (...) {
   online_.reset();
   log_.inform("out of memory: does not tune online");
+}
+
+/// Without CUPTI the search knows the time of an iteration alone.
+std::unique_ptr<KernelRecorder> Tuner::make_recorder() {
+  if (settings_.cupti.empty()) return nullptr;
+  try {
+    return make_cupti_recorder(settings_.cupti);
+  } catch (const Error& error) {
+    log_.warn(fmt::format("{}; computation and communication are not timed apart", error.what()));
+    return nullptr;
+  }
 }
 
 /// Errors never end the program: current choices stay, and learning ends.
@@ -143,7 +161,9 @@ void Tuner::on_call(const Call& call, const CostTable& table, int* channels) noe
   if (online_) agree(call, table);
   if (call.collective >= nccl_collectives) return;
   const Choice& choice = choices_.at(call.kind());
-  if (!choice.empty() && !apply(choice, table, channels)) refuse(call);
+  const bool applied = choice.empty() || apply(choice, table, channels);
+  chunks_.on_call(call.collective, applied ? choice : Choice{});
+  if (!applied) refuse(call);
 } catch (const std::exception& error) {
   stop(error.what());
 } catch (...) {
@@ -188,14 +208,15 @@ void Tuner::refuse(const Call& call) noexcept try {
 }
 
 /// Adds to results of other communicators and earlier programs. If there are none and no table exists, writes
-/// an empty table, which shows that the search is over.
-void Tuner::save(const std::vector<Learnt>& learnt) {
+/// an empty table that says why.
+void Tuner::save(const std::vector<Learnt>& learnt, const std::string& summary) {
   try {
     const tuning::FileLock lock(settings_.learn + ".lock", std::chrono::seconds(1));
     const bool known = std::filesystem::exists(settings_.learn);
     if (known && learnt.empty()) return;
     TunedTable table;
     if (known) table = read_tuned_table(settings_.learn);
+    table.why = learnt.empty() ? summary : "";
     for (const Learnt& found : learnt)
       store(table, {.key = {.collective = static_cast<NcclCollective>(found.kind.collective),
                             .size_class = found.kind.size_class,

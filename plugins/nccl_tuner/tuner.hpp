@@ -60,7 +60,8 @@ class Tuner {
   void learn(const Call& call, const CostTable& table) noexcept;
   void stop(std::string_view why) noexcept;
   void warn_of_end(std::string_view why) noexcept;
-  void save(const std::vector<Learnt>& learnt);
+  std::unique_ptr<KernelRecorder> make_recorder();
+  void save(const std::vector<Learnt>& learnt, const std::string& summary);
   void refuse(const Call& call) noexcept;
 
   const Communicator communicator_;
