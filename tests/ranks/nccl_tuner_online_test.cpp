@@ -68,8 +68,8 @@ struct Program {
 class Rank {
  public:
   Rank(Program& program, const NcclPlugin& plugin, std::uint64_t id, int rank, std::size_t ranks,
-       std::size_t nodes = 1)
-      : program_(program), communicator_(plugin, id, ranks, nodes), rank_(rank) {}
+       std::size_t nodes = 1, int interface = 5)
+      : program_(program), communicator_(plugin, id, ranks, nodes, interface), rank_(rank) {}
 
   /// FSDP-like: gathers, scatters, and a small sum of which tuning has nothing to gain. Ranks make their
   /// calls when they like, but none runs away, as collectives hold them together.
@@ -85,8 +85,9 @@ class Rank {
   }
   int call(NcclCollective collective, std::size_t bytes) {
     const NcclDecision decision = communicator_.call(collective, bytes);
-    const auto told = static_cast<std::uint32_t>(1 + decision.channels + 100 * decision.algorithm +
-                                                 1000 * decision.protocol);
+    const auto told =
+        static_cast<std::uint32_t>(1 + decision.channels + 100 * decision.algorithm +
+                                   1000 * decision.protocol + 10000 * (decision.chunk_bytes >> 10));
     std::uint32_t other = 0;
     if (!program_.told[made_++].compare_exchange_strong(other, told) && other != told)
       ++program_.disagreements;
@@ -135,7 +136,7 @@ class NcclTunerOnline : public testing::Test {
     std::vector<std::thread> threads;
     for (int rank = 0; rank < ranks; ++rank)
       threads.emplace_back([&, rank] {
-        Rank self(*program, plugin, id, rank, static_cast<std::size_t>(ranks), nodes);
+        Rank self(*program, plugin, id, rank, static_cast<std::size_t>(ranks), nodes, interface);
         if (before) before(self, rank);
         for (int i = 0; i < end; ++i) {
           if (rank == 0 && (std::filesystem::exists(path) || !NcclLog::empty()))
@@ -168,6 +169,7 @@ class NcclTunerOnline : public testing::Test {
   }
 
   std::size_t nodes = 1;
+  int interface = 5;                                                      // of NCCL
   const Variable turn{"SHINGLE_TUNER_TURN", std::to_string(::getpid())};  // no other test is waited for
   const Variable loss{"SHINGLE_TUNER_LOSS", "1"};                         // for the test's sake
   std::filesystem::path folder, path;
@@ -226,6 +228,16 @@ TEST_F(NcclTunerOnline, FallsBackToWhatWasConfirmedWhenTheSearchIsCutShort) {
     }
   }
   EXPECT_THAT(NcclLog::take(), IsEmpty());
+}
+
+TEST_F(NcclTunerOnline, SearchesChunksWithVersion6) {
+  interface = 6;
+  const Variable learn("SHINGLE_TUNER_LEARN", path.string());
+  run_threads(2, 6000);
+  EXPECT_THAT(NcclLog::take(), IsEmpty());
+  expect_learnt();
+  for (const TunedEntry& entry : read_tuned_table(path.string()).entries)
+    EXPECT_GE(entry.config.chunk_bytes, 128 << 10);
 }
 
 TEST_F(NcclTunerOnline, GoesOnWithoutCupti) {
