@@ -23,14 +23,15 @@ namespace {
 constexpr double first_priority = 0.01;  // Alg. 1, line 2
 class Together final : public Strategy {
  public:
-  Together(const Space& space, int collectives, double least_gain)
-      : space_(space),
-        least_gain_(least_gain),
-        points_(static_cast<std::size_t>(collectives), space.start),
+  explicit Together(const Task& task)
+      : task_(task),
+        space_(task_.space),
+        least_gain_(task.least_gain),
+        points_(static_cast<std::size_t>(task.collectives), task.space.start),
         phases_{{{upward(), false},
-                 {other_subspaces(space), false},
+                 {other_subspaces(task.space), false},
                  {around(), true},
-                 {other_threads(space), false}}} {
+                 {other_threads(task.space), false}}} {
     enter(0);
   }
 
@@ -51,7 +52,8 @@ class Together final : public Strategy {
     return now_.compute_us > 0 && now_.makespan_us <= now_.compute_us * (1 + least_gain_);
   }
 
-  const Space space_;
+  const Task task_;
+  const Space& space_;
   const double least_gain_;
   std::vector<Point> points_;
   std::array<Phase, 4> phases_;
@@ -86,7 +88,8 @@ std::optional<std::vector<Config>> Together::propose() {
       if (*least == never) break;
       tuned_ = static_cast<std::size_t>(least - priority_.begin());
       before_ = points_[tuned_];
-      if (const auto to = climbs_[tuned_].propose(space_, before_)) {
+      const auto may = [&](const Point& point) { return task_.may(tuned_, point); };
+      if (const auto to = climbs_[tuned_].propose(space_, before_, may)) {
         points_[tuned_] = *to;
         return configs();
       }
@@ -135,8 +138,8 @@ bool Together::judge(const Measurement& measured) {
 
 }  // namespace
 
-std::unique_ptr<Strategy> make_together(const Space& space, int collectives, double least_gain) {
-  return std::make_unique<Together>(space, collectives, least_gain);
+std::unique_ptr<Strategy> make_together(const Task& task) {
+  return std::make_unique<Together>(task);
 }
 
 }  // namespace shingle::cotune
