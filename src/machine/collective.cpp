@@ -122,9 +122,4 @@ double chunks_of(Traffic traffic, int ranks, int channels, std::int64_t chunk_by
   return wire_factor(traffic, ranks) * bytes / (channels * static_cast<double>(chunk_bytes));
 }
 
-double Contention::slowed(double taken_gbps, double all_gbps) const {
-  if (memory_share == 0 || taken_gbps == 0 || all_gbps == 0) return 1;
-  return 1 - memory_share + memory_share * all_gbps / std::max(all_gbps - taken_gbps, 0.05 * all_gbps);
-}
-
 }  // namespace shingle

@@ -13,7 +13,11 @@ namespace shingle::test {
 inline Workload sample_overlap(int world = 2) {
   return {world,
           DType::f32,
-          {{"first", 24, 16, 8}, {"second", 40, 8, 24, {0}}, {"third", 8, 32, 16, {1}}},
+          {{"first", 24, 16, 8},
+           {"second", 40, 8, 24, {0}},
+           {"third", 8, 32, 16, {1}},
+           {"norm", 40, 24, 1, {}, ComputationKind::pass},
+           {"scores", 16, 24, 12, {2}, ComputationKind::attention}},
           {{"gather", CollectiveKind::allgather, 1000},
            {"scatter", CollectiveKind::reducescatter, 2000, {0}},
            {"sum", CollectiveKind::allreduce, 700, {0, 1}},
@@ -41,6 +45,8 @@ inline float expected_result(const Workload& workload, const WorkloadRows& rows,
                              int rank, std::int64_t row, std::int64_t col) {
   float sum = 0;
   const auto index = static_cast<std::size_t>(item.index);
+  if (!item.communicates && workload.computations[index].kind == ComputationKind::pass)
+    return overlap_value(Role::payload, rank, row, col);
   if (!item.communicates) {
     for (std::int64_t k = 0; k < workload.computations[index].k; ++k)
       sum += overlap_value(Role::a, rank, row, k) * overlap_value(Role::b, rank, k, col);
