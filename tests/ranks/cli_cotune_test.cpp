@@ -100,8 +100,9 @@ TEST_F(CliCotune, SaysThatNcclsChoiceStandsWhereTheTableIsEmpty) {
   const std::string what = "cotune --overlap " + list + a40 + "--table " + file;
   const Outcome outcome = run(what);
   EXPECT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_THAT(outcome.out, HasSubstr(file + ": no entries: NCCL's choice stands, none of "));
+  EXPECT_THAT(outcome.out, HasSubstr(file + ": no entries: NCCL's choice stands for "));
   EXPECT_TRUE(read_tuned_table(file).entries.empty());
+  EXPECT_THAT(read_tuned_table(file).why, HasSubstr("configurations was faster"));
   EXPECT_THAT(json::parse(run(what + " --format json").out).at("table"), HasSubstr("NCCL's choice stands"));
 }
 
