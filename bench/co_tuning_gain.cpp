@@ -66,8 +66,8 @@ int main(int argc, char** argv) {
       };
       const double library = us(Method::library), alone = us(Method::alone), found = us(Method::together);
       fmt::print(" {:>6.3f} ({:.3f})", library / found, alone / found);
-      record["rows"].push_back({{"slowdown", slowdown},
-                                {"ratio", ratio},
+      record["rows"].push_back({{"slowed_by", slowdown},
+                                {"over_computation", ratio},
                                 {"us", found},
                                 {"library_us", library},
                                 {"autoccl_us", alone}});

@@ -19,11 +19,11 @@ def co_tuning_cost(record):
 
 @table("co-tuning-gain", "predicted/co_tuning_gain_a40x8-nvlink")
 def co_tuning_gain(record):
-    slowdowns = list(dict.fromkeys(row["slowdown"] for row in record.rows))
-    ratios = list(dict.fromkeys(row["ratio"] for row in record.rows))
+    slowdowns = list(dict.fromkeys(row["slowed_by"] for row in record.rows))
+    ratios = list(dict.fromkeys(row["over_computation"] for row in record.rows))
     gain = lambda row: f"{us(row, 'library_us') / us(row, 'us'):.2f}"
     return ["slowed by", *(f"{float(ratio):g}" for ratio in ratios)], [
-        [f"{100 * (float(slowdown) - 1):.0f}%", *(gain(one(record, slowdown=slowdown, ratio=ratio)) for ratio in ratios)]
+        [f"{100 * (float(slowdown) - 1):.0f}%", *(gain(one(record, slowed_by=slowdown, over_computation=ratio)) for ratio in ratios)]
         for slowdown in slowdowns
     ]
 
