@@ -60,6 +60,7 @@ Experiment::Experiment(const std::vector<CallKind>& kinds, std::vector<std::uint
       fingerprint_(nccl_tuner::fingerprint(iteration_)),
       limits_(options.limits),
       recorder_(options.recorder),
+      take_turn_(options.take_turn),
       space_(space(options.chunks)),
       search_(cotune::Method::together, space_, static_cast<int>(kinds.size()), {.least_gain = least_gain}),
       account_(options.limits.loss) {
@@ -106,8 +107,10 @@ void Experiment::pass(double us, bool settled) {
   if (stage_ == Stage::searching && bounded() && trial_slow_ > 1 &&
       trial_lost_us_ > reserve_us() * abandoned / reserve) {
     proceed(std::max(us, reject * best_measured_.makespan_us));
-  } else if ((stage_ == Stage::searching && ends()) ||
-             (stage_ == Stage::resting && (ends() || account_.left_us() >= reserve_us()))) {
+  } else if (stage_ == Stage::searching && ends()) {
+    choose_next();
+  } else if (stage_ == Stage::resting && (ends() || account_.left_us() >= reserve_us()) &&
+             (!take_turn_ || take_turn_())) {
     choose_next();
   }
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,6 +27,8 @@ struct ExperimentOptions {
   Limits limits{};
   bool chunks = false;                 ///< NCCL asks for chunk sizes
   KernelRecorder* recorder = nullptr;  ///< times computation and communication apart; null: unknown
+  /// Asked before the experiment goes on after a rest; false: others try meanwhile. Empty: it goes on.
+  std::function<bool()> take_turn{};
 };
 
 /// Tries configurations, and compares what is faster with NCCL's choice again, in turns. Only what that
@@ -47,6 +50,8 @@ class Experiment {
   /// Configurations to run now; at the end, the result.
   const Configs& wanted() const { return wanted_; }
   bool over() const { return stage_ == Stage::over; }
+  /// True while the program rests: others may try meanwhile.
+  bool rests() const { return stage_ == Stage::resting; }
   /// True while kernels are to be recorded.
   bool records() const { return stage_ == Stage::beginning || stage_ == Stage::searching; }
   /// Nothing records kernels any more.
@@ -101,6 +106,7 @@ class Experiment {
   const std::uint64_t fingerprint_;
   const Limits limits_;
   KernelRecorder* recorder_;
+  const std::function<bool()> take_turn_;
   cotune::Space space_;
   cotune::Search search_;
   cotune::Measurement best_measured_;

@@ -56,6 +56,7 @@ void Learner::on_begin() {
                       current_ == experiment_->wanted() && sampler_.settled());
   begun_ = now;
   step(now);
+  if (experiment_ && experiment_->rests()) turn_.give_back();
   record();
 }
 
@@ -99,7 +100,10 @@ void Learner::begin() {
     return;
   }
   experiment_.emplace(kinds, iteration_.calls(),
-                      ExperimentOptions{options_.limits, options_.chunks, options_.recorder.get()});
+                      ExperimentOptions{.limits = options_.limits,
+                                        .chunks = options_.chunks,
+                                        .recorder = options_.recorder.get(),
+                                        .take_turn = [this] { return turn_.take(); }});
   dropping_ = false;
   current_ = experiment_->library();
   sampler_ = {};

@@ -245,6 +245,32 @@ TEST(NcclExperiment, AbandonsATrialThatIsMuchSlower) {
   EXPECT_TRUE(alone.experiment.learnt().empty());
 }
 
+/// Experiments of two communicators take turns: one goes on while the other rests.
+TEST(NcclExperiment, LetsOthersTryWhileItRests) {
+  bool free = false;
+  int asked = 0;
+  Alone alone({.limits = {.loss = 0.01}, .take_turn = [&] {
+                 ++asked;
+                 return free;
+               }});
+  int tried = 0;
+  const auto iterate = [&](int iterations) {
+    for (int i = 0; i < iterations; ++i)
+      alone.iterate([&](const CollectiveConfig& config) {
+        tried += config != CollectiveConfig{};
+        return config.channels == 0 ? 20000.0 : 19000.0;
+      });
+  };
+  iterate(5000);
+  EXPECT_TRUE(alone.experiment.rests());
+  EXPECT_GT(asked, 0);
+  EXPECT_EQ(tried, 0) << "another tries";
+  free = true;
+  iterate(100);
+  EXPECT_GT(tried, 0);
+  EXPECT_FALSE(alone.experiment.rests());
+}
+
 TEST(NcclExperiment, DoesNotTakeADriftForALoss) {
   Alone alone({.limits = {.loss = 0.01}});
   int tried = 0;
