@@ -152,7 +152,10 @@ std::string left_out(const std::vector<Found>& all, const TunedTable& table) {
     for (std::size_t j = 0; j < items.size(); ++j)
       if (!asks_tuners(items[j]))
         ++exchanges;
-      else if (found.ours().configs[j] == CollectiveConfig{})
+      else if (std::ranges::none_of(table.entries, [&](const TunedEntry& entry) {
+                 return name(entry.key.collective) == name(items[j].kind) &&
+                        entry.key.size_class == size_class(static_cast<std::uint64_t>(items[j].bytes));
+               }))
         ++standing;
   }
   const bool by_process = std::ranges::any_of(table.entries, [](const TunedEntry& entry) {
