@@ -287,6 +287,10 @@ typedef struct shingle_arguments {
   const shingle_routing* routing;  ///< of operators with an all-to-all; NULL for all others
   int32_t matrix_count;
   int32_t stream_count;  ///< the number of local ranks, or 0
+  /// Attention: tokens of each of the sequences that are packed along the rows, m in all, equal on all ranks.
+  /// They may change from call to call; each new list makes a plan. NULL: one sequence of m tokens.
+  const int64_t* lengths;
+  int64_t length_count;  ///< number of sequences
 } shingle_arguments;
 
 /// Enqueues one call of an operator and returns at once. It never communicates: ranks may be any number of

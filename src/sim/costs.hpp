@@ -50,6 +50,7 @@ class Costs {
   /// Time of a tile, for machines whose edge tiles cost only what they hold.
   double multiply_us(std::int64_t rows, std::int64_t cols, std::int64_t tile_rows, std::int64_t tile_cols,
                      double k) const;
+  std::int64_t moved_rows(const Elementwise& step, const TileRect& rect) const;
   double pass_us(const Elementwise& step, std::int64_t item, std::int32_t workers) const;
   double pass_bytes(const Elementwise& step, double elements) const;
   MovedBytes moved_by(const Step& step) const;

@@ -99,7 +99,7 @@ TEST(WrongExperts, ChoicesOfOtherTokensOrWeights) {
 
 TEST(WrongExperts, TokensToOtherExpertsOrTooEarly) {
   for (const Op op : {Op::alltoall_grouped_gemm, Op::moe}) {
-    const Plan plan = plan_fused(experts(op), {}, {}).value();
+    const Plan plan = plan_fused(experts(op), {}, {.mover = Mover::store}).value();
     expect_refused<Elementwise>(plan, "", [](Elementwise& pass) {
       auto* to = std::get_if<placement::Routed>(&pass.to.form);
       if (to == nullptr) return false;
@@ -120,6 +120,43 @@ TEST(WrongExperts, TokensToOtherExpertsOrTooEarly) {
       --g.gates.front().targets.back();
       return true;
     });
+  }
+}
+
+TEST(WrongExperts, CopiesOfOtherTokensOrUnannounced) {
+  for (const Op op : {Op::alltoall_grouped_gemm, Op::moe}) {
+    const Plan plan = plan_fused(experts(op), {}, {.comm_rows = 1}).value();
+    expect_refused<Elementwise>(plan, "", [](Elementwise& pass) {
+      auto* pools = std::get_if<placement::Pools>(&pass.to.form);
+      if (pools == nullptr) return false;
+      std::ranges::rotate(pools->bases, pools->bases.begin() + 1);
+      return true;
+    });
+    expect_refused<Copy>(plan, "", [](Copy& copy) {
+      copy.from.row += copy.from.row == 0 ? 1 : -1;
+      return true;
+    });
+    expect_refused<Copy>(plan, "", [](Copy& copy) {
+      --copy.to.row;
+      return true;
+    });
+    expect_refused<Gemm>(plan, "race", [](Gemm& g) {
+      if (g.gates.empty()) return false;
+      --g.gates.front().targets.back();
+      return true;
+    });
+    // Tokens that were not packed yet, or a peer that still reads those of the epoch before. In moe the
+    // compute lane awaits the peers too.
+    for (const std::string_view name : {"packed", "begun"}) {
+      if (name == "begun" && op == Op::moe) continue;
+      const auto counter = std::ranges::find(plan.counters, name, &Counter::name);
+      ASSERT_NE(counter, plan.counters.end());
+      expect_refused<Await>(plan, "", [&](Await& await) {
+        if (await.counter.counter != counter - plan.counters.begin()) return false;
+        --await.target;
+        return true;
+      });
+    }
   }
 }
 

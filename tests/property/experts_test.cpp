@@ -17,8 +17,12 @@ using ::testing::HasSubstr;
 std::vector<Params> forms(Dice& dice, const Problem& problem) {
   auto fused = std::get<FusedParams>(test::random_params(dice, problem, Mechanism::fused));
   fused.helpers = std::min(fused.helpers, 1);  // of two workers
-  return {SequentialParams{}, ChunkedParams{}, test::random_params(dice, problem, Mechanism::chunked),
-          FusedParams{}, fused};
+  return {SequentialParams{},
+          ChunkedParams{},
+          test::random_params(dice, problem, Mechanism::chunked),
+          FusedParams{},
+          FusedParams{.mover = Mover::store},
+          fused};
 }
 
 Problem random_experts(Dice& dice, const test::Limits& limits) {

@@ -174,6 +174,27 @@ TEST_F(CApiRefuses, WrongCalls) {
       << shingle_last_error();  // the matrices end here
 }
 
+TEST_F(CApiRefuses, WrongLengths) {
+  open(2);
+  shingle_operator attention = operator_of("ulysses-attention", 8, 8, 8);
+  attention.heads = attention.kv_heads = 2;
+  attention.head_dim = 4;
+  const std::int32_t op = declare(attention), product = declare(operator_of("gemm+allreduce", 8, 8, 8));
+  const auto call = [&](std::int32_t number, std::int64_t m, const std::vector<std::int64_t>& lengths) {
+    const shingle_arguments arguments{.struct_size = sizeof arguments,
+                                      .lengths = lengths.data(),
+                                      .length_count = static_cast<std::int64_t>(lengths.size())};
+    return shingle_context_call(context, number, m, &arguments);
+  };
+  expect_invalid(call(op, 8, {3, 4}), "arguments.lengths has 7 tokens in 2 sequences, but m = 8");
+  expect_invalid(call(op, 8, {8, 0}), "arguments.lengths[1] = 0 is outside [1, ");
+  expect_invalid(call(op, 9, {3, 6}), "m = 9 of a call of operator 0 is outside [1, 8]");
+  expect_invalid(call(product, 8, {3, 5}), "is no attention: a call needs an m, not lengths of sequences");
+  shingle_arguments arguments{.struct_size = sizeof arguments, .length_count = 2};
+  expect_invalid(shingle_context_call(context, op, 8, &arguments),
+                 "arguments.length_count = 2 does not match arguments.lengths");
+}
+
 }  // namespace
 }  // namespace shingle::c_api_test
 

@@ -24,7 +24,7 @@ SHINGLE_ENDS_WITH(shingle_context_options, registered_bytes);
 SHINGLE_ENDS_WITH(shingle_operator, reserved);
 SHINGLE_ENDS_WITH(shingle_matrix, reserved);
 SHINGLE_ENDS_WITH(shingle_routing, reserved);
-SHINGLE_ENDS_WITH(shingle_arguments, stream_count);
+SHINGLE_ENDS_WITH(shingle_arguments, length_count);
 #undef SHINGLE_ENDS_WITH
 
 /// Does an action; an InvalidArgument then names the field in front.
@@ -253,6 +253,24 @@ std::vector<Argument> to_arguments(const shingle_matrix* given, std::int32_t cou
          {at.data, {at.rows, at.cols}, to_dtype(at.dtype, element + ".dtype"), at.row_stride}});
   }
   return arguments;
+}
+
+std::span<const std::int64_t> to_lengths(const shingle_arguments& given, std::int64_t m) {
+  const std::int64_t count = given.length_count;
+  if (count < 0 || (count > 0) != (given.lengths != nullptr))
+    throw InvalidArgument(fmt::format("arguments.length_count = {} does not match arguments.lengths", count));
+  const std::span<const std::int64_t> lengths{given.lengths, static_cast<std::size_t>(count)};
+  std::int64_t tokens = 0;
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    if (lengths[i] < 1 || lengths[i] > max_extent)
+      throw InvalidArgument(
+          fmt::format("arguments.lengths[{}] = {} is outside [1, {}]", i, lengths[i], max_extent));
+    tokens += lengths[i];
+  }
+  if (count > 0 && tokens != m)
+    throw InvalidArgument(
+        fmt::format("arguments.lengths has {} tokens in {} sequences, but m = {}", tokens, count, m));
+  return lengths;
 }
 
 }  // namespace shingle::c

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "shingle/api/context.hpp"
@@ -28,6 +29,9 @@ std::optional<Params> to_params(const shingle_operator* given);
 
 /// Null if the call has none.
 std::shared_ptr<const Routing> to_routing(const shingle_routing* given, int world);
+
+/// Tokens of the sequences of an attention, in the caller's memory; empty if the call has none.
+std::span<const std::int64_t> to_lengths(const shingle_arguments& given, std::int64_t m);
 
 std::vector<Argument> to_arguments(const shingle_matrix* given, std::int32_t count);
 

@@ -47,24 +47,28 @@ std::vector<RowGroup> groups_from(const Routing& routing, int rank, int first) {
   return groups;
 }
 
-SourceRuns runs_by_source(const Gemm& product, const Routing& routing, int rank) {
-  std::vector<std::int32_t> sources;
-  for (const RowGroup& group : product.groups)
-    sources.push_back(group.rows == 0 ? rank : routing.received_row(rank, group.row).source);
-  SourceRuns runs;
+PositionRuns runs_by(const Gemm& product, const std::vector<std::int32_t>& keys) {
+  PositionRuns runs;
   for (std::int64_t position = 0; position < product.grid.positions(); ++position) {
     const ProductTile tile = product_tile(product, product.grid.tile(position));
-    const bool phantom = tile.group == nullptr || tile.rect.cols == 0;
-    const std::int32_t source =
-        phantom ? -1 : sources[static_cast<std::size_t>(tile.group - product.groups.data())];
-    if (!runs.ends.empty() && (phantom || runs.sources.back() == source)) {
+    const bool phantom = tile.group == nullptr || tile.rect.cols == 0 || keys.empty();
+    const std::int32_t key =
+        phantom ? -1 : keys[static_cast<std::size_t>(tile.group - product.groups.data())];
+    if (!runs.ends.empty() && (phantom || runs.keys.back() == key)) {
       runs.ends.back() = position + 1;
     } else {
       runs.ends.push_back(position + 1);
-      runs.sources.push_back(larger(source, 0));
+      runs.keys.push_back(larger(key, 0));
     }
   }
   return runs;
+}
+
+PositionRuns runs_by_source(const Gemm& product, const Routing& routing, int rank) {
+  std::vector<std::int32_t> sources;
+  for (const RowGroup& group : product.groups)
+    if (group.rows > 0) sources.push_back(routing.received_row(rank, group.row).source);
+  return runs_by(product, sources);
 }
 
 TileOrder order_of_groups(const Machine& machine, const TileOrder& asked) {

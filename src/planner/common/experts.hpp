@@ -17,12 +17,15 @@ std::vector<RowGroup> groups_to_source(const Routing& routing, int rank);
 /// The rows that a rank receives, ordered by expert in A and in the output, as groups for each source and
 /// expert. The groups of rank `first` come first, then those of the ranks behind it.
 std::vector<RowGroup> groups_from(const Routing& routing, int rank, int first);
-/// Runs of positions of a product of such groups whose tiles have rows of one source.
-struct SourceRuns {
+/// Runs of positions of a grouped product whose tiles have the same key.
+struct PositionRuns {
   std::vector<std::int64_t> ends;
-  std::vector<std::int32_t> sources;
+  std::vector<std::int32_t> keys;
 };
-SourceRuns runs_by_source(const Gemm& product, const Routing& routing, int rank);
+/// `keys`: one for each group, none if no group has rows. Phantom tiles belong to the run before them.
+PositionRuns runs_by(const Gemm& product, const std::vector<std::int32_t>& keys);
+/// The same for groups of groups_from(); the key is the source.
+PositionRuns runs_by_source(const Gemm& product, const Routing& routing, int rank);
 /// Order of the tiles of a grouped product, unless one is asked for. All columns of some rows of tiles come
 /// before the next rows, so rows that arrive later are multiplied later, and these tiles share the weights
 /// that are read.

@@ -1,14 +1,15 @@
-// Experts: tokens are pushed where the routing sends them, and products are stored where their tokens are.
+// Experts: tokens go to the ranks of their experts beside the product, and products are stored where their
+// tokens are.
 //
-// Tiles have rows of one source. A rank stores its own tokens before the product, and pushes those for others
-// beside it. The product begins with the rank's own rows, which await nothing, and takes those of other ranks
-// in the order in which they arrive. The product that returns ends with the rank's own rows, which need no
-// link.
+// Tiles have rows of one source. The product begins with the rank's own rows, which await nothing, and takes
+// those of other ranks in the order in which they arrive. The product that returns ends with the rank's own
+// rows, which need no link.
 #include "planner/common/experts.hpp"
 
+#include <optional>
 #include <utility>
 
-#include "fused.hpp"
+#include "token_dispatch.hpp"
 
 namespace shingle::planner {
 namespace {
@@ -22,10 +23,7 @@ class Experts {
       routed.push_back(routing_.rows(r));
       received.push_back(routing_.received(r));
     }
-    if (p_.traits().before) {
-      gathered_ = build.buffer("gathered", received, p_.k);
-      arrived_ = build.counter("arrived", p_.world);
-    }
+    if (p_.traits().before) dispatch_.emplace(build);
     if (p_.traits().chains()) hidden_ = build.buffer("hidden", received, p_.inner);
     if (p_.traits().after) {
       products_ = build.buffer("products", routed, p_.n);
@@ -34,27 +32,17 @@ class Experts {
     }
   }
 
-  /// Pushes a rank's tokens to the ranks of their experts.
   void dispatch(int rank) const {
-    const bool beside = build_.helpers() > 0;
-    const std::int32_t lane = beside ? build_.lane(rank, LaneKind::compute, "push") : compute_lane;
-    if (routing_.count_to_rank(rank, rank) > 0)
-      build_.step(rank, compute_lane, push(rank, rank, build_.workers() - build_.helpers()));
-    for (int i = 1; i < p_.world; ++i) {
-      const int to = (rank - i + p_.world) % p_.world;
-      if (routing_.count_to_rank(rank, to) == 0) continue;
-      handshake_.await(build_, rank, lane, to);
-      build_.step(rank, lane, push(rank, to, beside ? build_.helpers() : build_.workers()));
-    }
+    if (dispatch_) dispatch_->move(handshake_, rank);
   }
 
   /// The products of a rank. The first awaits tokens, the last returns.
   void multiply(int rank) {
-    const bool chains = p_.traits().chains(), before = p_.traits().before.has_value();
-    if (before) {
+    const bool chains = p_.traits().chains();
+    if (dispatch_) {
       Gemm first = chains ? build_.up_gemm(rank, build_.one_tile(1, p_.inner), {}, in_place(hidden_, rank))
                           : build_.gemm(rank, build_.one_tile(1), {}, in_place(build_.out, rank));
-      await_tokens(rank, grouped(std::move(first), gathered_, rank));
+      build_.step(rank, compute_lane, dispatch_->feed(machine_, std::move(first)));
     }
     if (p_.traits().after) {
       handshake_.await_all(build_, rank, compute_lane);
@@ -79,47 +67,15 @@ class Experts {
     return Builder::in_place(build_.all(buffer, rank));
   }
 
-  TileGrid pushed_rows(int rank) const { return build_.row_blocks(routing_.rows(rank), p_.k); }
-
-  Elementwise push(int rank, int to, std::int32_t workers) const {
-    placement::Routed store{rank};
-    store.one_rank = true;
-    for (int expert = 0; expert < routing_.experts(); ++expert)
-      store.bases.push_back(routing_.receive_base(expert, rank));
-    Elementwise pass;
-    pass.grid = pushed_rows(rank);
-    pass.from.push_back(rows_of_tokens(p_, rank, build_.all(build_.a, rank)));
-    pass.to = {build_.all(gathered_, to), std::move(store)};
-    if (to != rank) pass.notify.push_back({arrived_, {to}, {pass.grid.positions()}, {rank}});
-    pass.resources = {1, workers};
-    return pass;
-  }
-
-  /// The rows of source `first` come first.
-  Gemm grouped(Gemm product, std::int32_t a, int first) const {
-    const int rank = product.a.rank;
-    product = planner::grouped(build_, machine_, build_.params().tile, std::move(product), a,
-                               groups_from(routing_, rank, first));
-    product.resources = {1, build_.workers() - build_.helpers()};
-    return product;
-  }
-
-  void await_tokens(int rank, Gemm product) const {
-    SourceRuns runs = runs_by_source(product, routing_, rank);
-    TileGate gate{arrived_, std::move(runs.ends), {}, std::move(runs.sources)};
-    for (const std::int32_t source : gate.entries)
-      gate.targets.push_back(source == rank ? 0 : static_cast<std::uint32_t>(pushed_rows(source).tiles()));
-    if (!gate.ends.empty()) product.gates.push_back(std::move(gate));
-    build_.step(rank, compute_lane, std::move(product));
-  }
-
   /// The product whose rows return to the ranks of their tokens.
   Gemm returning(int rank) {
     Placement back{build_.all(products_, rank), placement::Returned{rank}};
-    Gemm product = grouped(build_.gemm(rank, build_.one_tile(1), {}, std::move(back)),
-                           p_.traits().chains() ? hidden_ : build_.a, (rank + 1) % p_.world);
-    SourceRuns runs = runs_by_source(product, routing_, rank);
-    TileNotify notify{stored_, {}, std::move(runs.ends), {}, std::move(runs.sources)};
+    Gemm product = grouped(
+        build_, machine_, build_.params().tile, build_.gemm(rank, build_.one_tile(1), {}, std::move(back)),
+        p_.traits().chains() ? hidden_ : build_.a, groups_from(routing_, rank, (rank + 1) % p_.world));
+    product.resources = {1, build_.workers() - build_.helpers()};
+    PositionRuns runs = runs_by_source(product, routing_, rank);
+    TileNotify notify{stored_, {}, std::move(runs.ends), {}, std::move(runs.keys)};
     notify.entries.assign(notify.ends.size(), rank);
     for (std::int64_t position = 0; position < product.grid.positions(); ++position)
       if (!product.grid.phantom(product.grid.tile(position)))
@@ -137,8 +93,9 @@ class Experts {
   const Routing& routing_;
   const Machine& machine_;
   Handshake handshake_;
-  std::int32_t gathered_ = -1, hidden_ = -1, products_ = -1;  // buffers
-  std::int32_t arrived_ = -1, stored_ = -1;                   // counters: entry p for rank p
+  std::optional<TokenDispatch> dispatch_;     // if tokens are dispatched
+  std::int32_t hidden_ = -1, products_ = -1;  // buffers
+  std::int32_t stored_ = -1;                  // counter: entry p for rank p
   std::vector<std::uint32_t> returned_;  // tiles of a holder's last product whose rows return to a source
 };
 
@@ -148,7 +105,7 @@ void fuse_experts(FusedBuilder& build, const Machine& machine) {
   const OperatorTraits& traits = build.problem().traits();
   Experts experts(build, machine);
   for (int r = 0; r < build.world(); ++r) {
-    if (traits.before) experts.dispatch(r);
+    experts.dispatch(r);
     experts.multiply(r);
   }
   for (int r = 0; r < build.world() && traits.after; ++r) experts.combine(r);

@@ -25,6 +25,15 @@ void planner::share(FusedBuilder& build, int rank, Elementwise pass, std::int32_
   build.step(rank, compute_lane, std::move(pass));
 }
 
+std::int64_t planner::most_moved_rows(const Problem& problem) {
+  if (!dispatches_tokens(problem)) return problem.shard_rows();
+  std::int64_t most = 1;
+  for (int source = 0; source < problem.world; ++source)
+    for (int dest = 0; dest < problem.world; ++dest)
+      if (dest != source) most = larger(most, problem.routing->count_to_rank(source, dest));
+  return most;
+}
+
 namespace {
 
 std::optional<Reason> unserved_by_fused(const Problem& p, const Machine& machine, const FusedParams& params) {
@@ -60,12 +69,13 @@ std::int64_t communication_rows(const Problem& p, const Machine& machine) {
   constexpr std::int64_t most_pieces = 4;
   const double row_bytes = static_cast<double>(p.k) * static_cast<double>(size_bytes(p.dtype));
   const double worth_us = machine.engine.copy_us + machine.engine.sync_us;
+  const std::int64_t rows = planner::most_moved_rows(p);
   std::int64_t pieces = most_pieces;
   while (pieces > 1 && machine.link.paced() &&
-         row_bytes * static_cast<double>(p.shard_rows()) / static_cast<double>(pieces) <
+         row_bytes * static_cast<double>(rows) / static_cast<double>(pieces) <
              worth_us * machine.link.gbps * 1e3)
     --pieces;
-  return ceil_div(p.shard_rows(), pieces);
+  return ceil_div(rows, pieces);
 }
 
 /// Number of helpers if the params give none: a few. They keep up with arriving data, and on a GPU they do
@@ -192,7 +202,13 @@ FusedParams choose(const Problem& p, const Machine& machine, const FusedParams& 
   }
   const bool fills = params.unregistered && p.op == Op::gemm_alltoall && !p.norm.enabled;
   if (p.op == Op::alltoall_gemm || fills) chosen.helpers = helpers_of(machine, params);
-  if (p.traits().grouped && p.traits().before) chosen.helpers = pushing(p, machine, params);
+  if (planner::dispatches_tokens(p)) {
+    chosen.mover = params.mover;
+    if (chosen.mover == Mover::store)
+      chosen.helpers = pushing(p, machine, params);
+    else
+      chosen.comm_rows = params.comm_rows > 0 ? params.comm_rows : communication_rows(p, machine);
+  }
   if (p.traits().shards_a()) {
     chosen.comm_rows = params.comm_rows > 0 ? params.comm_rows : communication_rows(p, machine);
     chosen.pull = params.pull && !params.unregistered;

@@ -1,6 +1,7 @@
 // The params of `fused`.
 #include <algorithm>
 
+#include "fused.hpp"
 #include "planner/common/param_table.hpp"
 
 namespace shingle {
@@ -14,6 +15,11 @@ bool gathers(const Tuning<P>& tuning) {
   return tuning.problem.traits().shards_a();
 }
 
+/// True if shards or tokens travel before the product.
+bool moves_inputs(const Tuning<P>& tuning) {
+  return gathers(tuning) || dispatches_tokens(tuning.problem);
+}
+
 std::vector<std::int32_t> helpers_to_try(const Tuning<P>& tuning) {
   if (tuning.machine.workers <= 1) return {};
   const std::int32_t few = std::max(tuning.machine.workers / 32, 1);
@@ -21,9 +27,9 @@ std::vector<std::int32_t> helpers_to_try(const Tuning<P>& tuning) {
 }
 
 std::vector<std::int64_t> comm_rows_to_try(const Tuning<P>& tuning) {
-  if (!gathers(tuning)) return {};
-  const std::int64_t shard = tuning.problem.shard_rows();
-  return {shard, ceil_div(shard, 2), ceil_div(shard, 4), ceil_div(shard, 8)};
+  if (!moves_inputs(tuning)) return {};
+  const std::int64_t rows = most_moved_rows(tuning.problem);
+  return {rows, ceil_div(rows, 2), ceil_div(rows, 4), ceil_div(rows, 8)};
 }
 
 std::vector<CommOrder> comm_orders_to_try(const Tuning<P>& tuning) {
@@ -72,17 +78,19 @@ const planner::ParamTable<FusedParams>& FusedParams::table() {
                               return tuning.problem.op == Op::gemm_allreduce ? std::vector{false, true}
                                                                              : std::vector<bool>{};
                             }),
-          row<&P::comm_rows>("comm-rows", "ROWS", "Rows of a communication tile (allgather+gemm, mlp)",
+          row<&P::comm_rows>("comm-rows", "ROWS",
+                             "Rows of a communication tile (allgather+gemm, mlp); tokens of a copy (experts)",
                              comm_rows_to_try),
           row<&P::pull>("pull", "", "Workers fetch the shards of peers; by default their holders send them",
                         [](const Tuning<P>& tuning) {
                           return gathers(tuning) && !tuning.fixed.unregistered ? std::vector{false, true}
                                                                                : std::vector<bool>{};
                         }),
-          row<&P::mover>("mover", "NAME", "What moves shards: copy-engine (the default) or store",
+          row<&P::mover>("mover", "NAME",
+                         "What moves shards, and tokens to experts: copy-engine (the default) or store",
                          [](const Tuning<P>& tuning) {
-                           return gathers(tuning) ? std::vector{Mover::copy_engine, Mover::store}
-                                                  : std::vector<Mover>{};
+                           return moves_inputs(tuning) ? std::vector{Mover::copy_engine, Mover::store}
+                                                       : std::vector<Mover>{};
                          }),
           row<&P::comm_order>("comm-order", "ORDER",
                               "Order of communication tiles. Gathers: ring (the default), reverse, "
