@@ -5,8 +5,8 @@
 
 namespace shingle::bench {
 
-/// With NCCL's default beside it, a product whose time is memory's by `memory_share` takes `slowdown` times
-/// as long (Lagom Eq. 5 and 6). Chunks of 16 KiB take next to nothing (Figure 3).
+/// With NCCL's default beside it, a product that waits for memory for `memory_share` of its time takes
+/// `slowdown` times as long (Lagom Eq. 5 and 6). Chunks of 16 KiB take next to nothing (Figure 3).
 inline Machine contended(Machine machine, double slowdown) {
   const double share = machine.contention.memory_share, channels = machine.collective_workers;
   const double waves = machine.workers / (machine.workers - channels);

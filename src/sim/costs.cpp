@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "demand.hpp"
 #include "grid/split.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/plan/placement.hpp"
@@ -111,7 +112,7 @@ double Costs::bytes_of(const Slice& slice) const {
 }
 
 double Costs::width_of(const Slice& slice) const {
-  return static_cast<double>(size_bytes(plan_.buffers[static_cast<std::size_t>(slice.buffer)].dtype));
+  return element_bytes(plan_, slice);
 }
 
 /// Added time if several ranks receive the same output: threads that move the bytes themselves store to one
@@ -211,7 +212,7 @@ double Costs::pass_us(const Elementwise& step, std::int64_t item, std::int32_t w
   const double elements = area(moved_rows(step, rect), rows ? step.grid.cols : rect.cols);
   const double written = elements * width_of(step.to.slice);
   const auto ranks_stored = static_cast<double>(replicas(step.to).size());
-  const double bytes = pass_bytes(step, elements);
+  const double bytes = pass_bytes(plan_, step, elements);
   const double in_memory = bytes * static_cast<double>(larger(workers, 1)) / memory_bytes_per_us_;
   const bool sums = step.from.size() > 1 && machine_.reduce_gbps > 0;
   const double gbps = sums ? machine_.reduce_gbps : machine_.pass_gbps;

@@ -52,8 +52,6 @@ class Costs {
                      double k) const;
   std::int64_t moved_rows(const Elementwise& step, const TileRect& rect) const;
   double pass_us(const Elementwise& step, std::int64_t item, std::int32_t workers) const;
-  double pass_bytes(const Elementwise& step, double elements) const;
-  MovedBytes moved_by(const Step& step) const;
   /// Time of a tiled step alone on `workers` workers, as if they were busy to the end.
   double alone_us(const Step& step, std::int32_t workers) const;
   /// Time of a product, relative to that of a real one: what it stands for may take longer.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "costs.hpp"
+#include "demand.hpp"
 #include "shingle/planner/planner.hpp"
 
 namespace shingle {
@@ -55,9 +56,8 @@ double wire_bytes(const Plan& plan) {
         const auto* call = std::get_if<Collective>(&step);
         if (!call) continue;
         const auto size = [&](const Slice& slice, std::int64_t rows) {
-          return product(rows, slice.cols,
-                         static_cast<std::int64_t>(
-                             size_bytes(plan.buffers[static_cast<std::size_t>(slice.buffer)].dtype)));
+          return static_cast<double>(rows) * static_cast<double>(slice.cols) *
+                 sim::element_bytes(plan, slice);
         };
         const auto ranks = static_cast<double>(plan.world());
         const double others = (ranks - 1) / ranks;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "demand.hpp"
 #include "plan/steps.hpp"
 #include "shingle/plan/placement.hpp"
 #include "simulation.hpp"
@@ -381,8 +382,7 @@ void Simulation::add_remote_bytes(const Step& step, std::int64_t item, Index ran
     return gemm ? product_tile(*gemm, tile).rect : grid.rect(tile);
   };
   const auto visit = [&](const Placement& at, std::int64_t position, std::int64_t cols) {
-    const auto width =
-        static_cast<double>(size_bytes(plan_.buffers[static_cast<std::size_t>(at.slice.buffer)].dtype));
+    const double width = element_bytes(plan_, at.slice);
     for_each_piece(at, grid, plan_.routing(), position, rect(position), [&](const Piece& piece) {
       if (piece.rank != rank)
         by_rank[static_cast<std::size_t>(piece.rank)] += static_cast<double>(piece.rows * cols) * width;

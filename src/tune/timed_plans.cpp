@@ -6,6 +6,7 @@
 #include "planner/common/builder.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/planner/planner.hpp"
+#include "sim/demand.hpp"
 
 namespace shingle::tuning {
 namespace {
@@ -309,21 +310,7 @@ double TimedPlans::first_group(const Plan& product) const {
 }
 
 MovedBytes TimedPlans::moved_by(const Plan& computation) const {
-  const Step step = computing_step(computation, 0);
-  const auto element = static_cast<double>(size_bytes(dtype_));
-  const auto real = [](std::int64_t count) { return static_cast<double>(count); };
-  if (const auto* gemm = std::get_if<Gemm>(&step)) {
-    const TileGrid& grid = gemm->grid;
-    TiledProduct product{grid.rows, grid.cols, gemm->transpose_a ? gemm->a.rows : gemm->a.cols,
-                         grid.tile_rows, grid.tile_cols};
-    if (grid.tiles() == 1) product.tile_rows = machine_.tile_rows, product.tile_cols = machine_.tile_cols;
-    return product_moves(product, element);
-  }
-  if (const auto* attend = std::get_if<Attend>(&step))
-    return attention_moves(real(attend->q.rows), real(attend->keys.rows), real(attend->q.cols),
-                           computation.problem().attention.causal, element);
-  const Slice& to = std::get<Elementwise>(step).to.slice;
-  return {2 * real(to.rows) * real(to.cols) * element, 0};
+  return sim::moved_by(computation, computing_step(computation, 0), machine_);
 }
 
 Plan TimedPlans::beside(const Plan& computation, const Beside& what) const {

@@ -5,10 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <map>
 #include <set>
-
-#include <cmath>
 
 #include "shingle/base/error.hpp"
 #include "shingle/machine/profile.hpp"
@@ -98,7 +97,7 @@ TEST(CoTuning, ConfigsMakeCollectivesFasterOrSlower) {
   EXPECT_GT(us({.algorithm = Algorithm::tree}), us({}));
 }
 
-/// Eq. 6 for each computation: the more of its time is memory's, the more a collective slows it.
+/// Eq. 6 for each computation: the more of its time waits for memory, the more a collective slows it.
 TEST(CoTuning, EachComputationHasItsOwnDemand) {
   Machine machine = shipped("a40x8-nvlink");
   machine.contention.collective_slowdown = 0;
@@ -113,13 +112,13 @@ TEST(CoTuning, EachComputationHasItsOwnDemand) {
   const double taken = machine.contention.traffic_gbps(8, 0), waves = 84.0 / 76;
   const double memory = machine.memory_gbps / (machine.memory_gbps - taken);
   EXPECT_NEAR(slowdown({"norm", 1 << 16, 8192, 1, {}, pass}), memory, 0.02)
-      << "all memory's, whatever the SMs";
+      << "waits for memory, whatever the SMs";
   constexpr std::int64_t rows = 51072, cols = 4096;  // whole waves on 84 and on 76 SMs
   const double large = slowdown({"large", rows, cols, 8192}), flat = slowdown({"flat", rows, cols, 256});
   const double attention_one = slowdown({"attention", 16384, 4096, 16384, {}, attention});
   EXPECT_GT(flat, large + 0.005) << "less of its time is computing";
   EXPECT_GT(large, waves);
-  EXPECT_NEAR(attention_one, waves, 0.03) << "next to none of it is memory's";
+  EXPECT_NEAR(attention_one, waves, 0.03) << "hardly waits for memory";
   EXPECT_LT(flat, waves * memory);
   machine.contention.misses = {};
   EXPECT_NEAR(slowdown({"flat", rows, cols, 256}), slowdown({"large", rows, cols, 8192}), 0.02)
