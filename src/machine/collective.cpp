@@ -53,10 +53,6 @@ double within_node_us(const Machine& machine, Traffic traffic, int ranks, int wo
   return over_link_us(own ? machine.topology.pair : machine.link, traffic, ranks, bytes);
 }
 
-}  // namespace
-
-namespace {
-
 /// A collective within the nodes and between them. Chunks pass through both at once, as in a pipeline.
 struct Stages {
   double latency_us = 0;
@@ -108,13 +104,11 @@ double collective_us(const Machine& machine, Traffic traffic, int ranks, const C
   if (config.chunk_bytes == 0) return us;
   // The first chunks fill the pipeline, and pass through one stage while the other has none.
   const Stages stages = stages_of(machine, traffic, ranks, config.channels, std::max(bytes, 0.0));
-  const double first_chunks =
-      static_cast<double>(config.chunk_bytes) * std::max(channels_of(machine, config), 1);
-  const double filling_us =
-      stages.pipelined ? std::min(stages.within_us, stages.between_us) * std::min(first_chunks / bytes, 1.0)
-                       : 0;
+  const int channels = std::max(channels_of(machine, config), 1);
+  const double first = std::min(static_cast<double>(config.chunk_bytes) * channels / bytes, 1.0);
+  const double filling_us = stages.pipelined ? first * std::min(stages.within_us, stages.between_us) : 0;
   return us + filling_us +
-         chunks_of(traffic, ranks, std::max(channels_of(machine, config), 1), config.chunk_bytes, bytes) *
+         chunks_of(traffic, ranks, channels, config.chunk_bytes, bytes) *
              machine.contention.chunk_us.value_or(machine.link.latency_us / 2);
 }
 
