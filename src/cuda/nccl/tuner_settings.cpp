@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <string_view>
+#include <string>
 
 #include "base/file.hpp"
 #include "cotune/tuned_table.hpp"
@@ -29,10 +29,9 @@ TunedTable table_of(const CollectiveConfig& settings, int ranks) {
 }  // namespace
 
 bool has_tuner_plugin() {
-  const char* const plugin = std::getenv("NCCL_TUNER_PLUGIN");
-  // A table that the user has set stays.
-  return plugin != nullptr && std::string_view(plugin).find("shingle") != std::string_view::npos &&
-         std::getenv(variable) == nullptr;
+  const char* const plugin = std::getenv("NCCL_TUNER_PLUGIN");              // a path, or what stands for one
+  if (plugin == nullptr || std::getenv(variable) != nullptr) return false;  // a table of the user's stays
+  return std::filesystem::path(plugin).filename().string().find("shingle") != std::string::npos;
 }
 
 bool nccl_asks_chunks() {
