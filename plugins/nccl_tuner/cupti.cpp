@@ -31,7 +31,8 @@ struct Library {
   int (*next_record)(std::uint8_t* buffer, std::size_t valid_bytes, void** record) = nullptr;
 };
 
-/// CUPTI calls plain functions, without a context of the caller's.
+/// CUPTI calls plain functions, without a context of the caller's. Its threads may do so while the process
+/// ends, so this is never destroyed.
 struct Process {
   std::mutex mutex;
   std::string path;
@@ -39,7 +40,7 @@ struct Process {
   std::vector<Kernel> kernels;
 };
 Process& process() {
-  static Process one;
+  static auto& one = *new Process;
   return one;
 }
 
