@@ -68,7 +68,7 @@ Wish threads_wish(const CollectiveConfig& config) {
              : Wish{"NCCL_NTHREADS", within(least_threads, most_threads)};
 }
 
-/// A transport is what remains when faster ones are forbidden, or when none is for its distance.
+/// Forbids the transports that NCCL would prefer. Level SYS allows P2P at any distance, LOC at none.
 std::vector<Wish> transport_wishes(Transport transport) {
   switch (transport) {
     case Transport::p2p:

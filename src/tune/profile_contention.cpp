@@ -201,8 +201,7 @@ void Profiler::shared_cores() {
   for (const ComputationKind kind : {ComputationKind::attention, ComputationKind::pass})
     if (const auto plan = computation(kind)) share_cores_with(*plan, kind);
   fit("GEMMs, attentions and passes beside up to 20 all-reduces on the same cores, which take up to 0.3 of "
-      "their "
-      "time");
+      "their time");
 }
 
 void Profiler::share_cores_with(const Plan& computation, ComputationKind kind) {
