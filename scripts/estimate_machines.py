@@ -45,8 +45,9 @@ A40 = NVIDIA | {
     "slowdown": 0.05,
     "channels": [1, 2, 4, 8, 16, 32],
     "contention_note": "with chunks of 16 KiB 32 channels instead of 16 slow an FFN by about the 30% of Lagom's"
-    " Figure 3, nearly all of it through the SMs they take (68 to 52); the rest is assumed: caches miss 17% of what tiles of"
-    " a product read again, so that 40% of the time of Phi-2's FFN is memory's, and nothing of what attentions do",
+    " Figure 3, nearly all of it through the SMs they take (68 to 52); the rest is assumed: caches miss 17% of what"
+    " tiles of a product read again, so that Phi-2's FFN waits for memory 40% of its time, and nothing of what"
+    " attentions read again",
 }
 
 # link: rate and latency. peaks: bus bandwidth of an all-reduce, by ranks. channel: rate of one NCCL channel.

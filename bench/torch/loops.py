@@ -153,8 +153,8 @@ def slowest(values):
     return tensor.tolist()
 
 
-def make_group(table="", learn="", settings={}):
-    """A communicator for which the plugin has this table, or which it tunes with these settings."""
+def make_group(table="", learn="", **settings):
+    """A communicator for which the plugin has this table, or which it tunes with these settings (variables)."""
     files = {"SHINGLE_TUNER_TABLE": table, "SHINGLE_TUNER_LEARN": learn}
     variables = {**settings, **{name: os.path.abspath(value) for name, value in files.items() if value}}
     os.environ.update(variables)
@@ -221,7 +221,9 @@ def tune_online(loop, path, most_iterations, loss, cupti):
         os.remove(path)
     dist.barrier()
     settings = {"SHINGLE_TUNER_LOSS": str(loss), "SHINGLE_TUNER_ITERATIONS": str(most_iterations)}
-    group = make_group(learn=path, settings={**settings, **({"SHINGLE_TUNER_CUPTI": cupti} if cupti else {})})
+    if cupti:
+        settings["SHINGLE_TUNER_CUPTI"] = cupti
+    group = make_group(learn=path, **settings)
     us = []
     for iteration in range(2 * most_iterations + 200):  # the last comparison follows the last trial
         us.append(time_iteration(loop, group)[0])
@@ -264,7 +266,8 @@ def main():
     parser.add_argument("--online", metavar="FILE")
     parser.add_argument("--online-iterations", type=int, default=1500, help="after which nothing more is tried")
     parser.add_argument("--online-loss", type=float, default=1.0, help="share of the time that trials may cost")
-    parser.add_argument("--cupti", metavar="LIBRARY", help="times computation and communication apart, such as libcupti.so.13")
+    parser.add_argument("--cupti", metavar="LIBRARY",
+                        help="times computation and communication apart, such as libcupti.so.13")
     parser.add_argument("--table", action="append", default=[], metavar="NAME=FILE")
     parser.add_argument("--json", metavar="FILE", help="for the record")
     parser.add_argument("--profile-trace", metavar="FILE", help="record a trace instead of measuring")
@@ -286,7 +289,8 @@ def main():
         tune_alone(loop, flags.autoccl, world)
         groups["autoccl"] = make_group(table=flags.autoccl)
     if flags.online:
-        groups["online"], iterations, mean = tune_online(loop, flags.online, flags.online_iterations, flags.online_loss, flags.cupti)
+        groups["online"], iterations, mean = tune_online(
+            loop, flags.online, flags.online_iterations, flags.online_loss, flags.cupti)
         tuning["online"] = {"tuned_in_iterations": iterations, "tuning_iteration_us": round(mean, 1)}
     for name, _, path in (text.partition("=") for text in flags.table):
         groups[name] = make_group(table=path)

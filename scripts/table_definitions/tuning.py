@@ -12,7 +12,7 @@ def co_tuning_cost(record):
         ["`autoccl`", *(row["autoccl_evaluations"] for row in rows)],
         [
             "all",
-            *(f"{count:.0f}" if count < 1e6 else f"{count:.1e}".replace("e+0", "e").replace("e+", "e") for count in every),
+            *(f"{n:.0f}" if n < 1e6 else f"{n:.1e}".replace("e+0", "e").replace("e+", "e") for n in every),
         ],
     ]
 
@@ -21,10 +21,13 @@ def co_tuning_cost(record):
 def co_tuning_gain(record):
     slowdowns = list(dict.fromkeys(row["slowed_by"] for row in record.rows))
     ratios = list(dict.fromkeys(row["over_computation"] for row in record.rows))
-    gain = lambda row: f"{us(row, 'library_us') / us(row, 'us'):.2f}"
+
+    def gain(slowdown, ratio):
+        row = one(record, slowed_by=slowdown, over_computation=ratio)
+        return f"{us(row, 'library_us') / us(row, 'us'):.2f}"
+
     return ["slowed by", *(f"{float(ratio):g}" for ratio in ratios)], [
-        [f"{100 * (float(slowdown) - 1):.0f}%", *(gain(one(record, slowed_by=slowdown, over_computation=ratio)) for ratio in ratios)]
-        for slowdown in slowdowns
+        [f"{100 * (float(slowdown) - 1):.0f}%", *(gain(slowdown, ratio) for ratio in ratios)] for slowdown in slowdowns
     ]
 
 
