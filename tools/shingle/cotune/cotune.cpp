@@ -167,7 +167,8 @@ std::string left_out(const std::vector<Found>& all, const TunedTable& table) {
         fmt::format("NCCL's choice stands for {} of the collectives: none of {} configurations was faster",
                     standing, tried));
   if (exchanges > 0)
-    parts.push_back(fmt::format("{} all-to-alls are left out, as NCCL asks no tuner about them", exchanges));
+    parts.push_back(
+        fmt::format("all-to-alls ({}) are left out, as NCCL asks no tuner about them", exchanges));
   if (by_process)
     parts.emplace_back("threads and transports are the process's: shingle tune --nccl-env prints them");
   return fmt::format("{}", fmt::join(parts, "; "));
