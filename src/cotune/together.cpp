@@ -25,8 +25,6 @@ class Together final : public Strategy {
  public:
   explicit Together(const Task& task)
       : task_(task),
-        space_(task_.space),
-        least_gain_(task.least_gain),
         points_(static_cast<std::size_t>(task.collectives), task.space.start),
         phases_{{{upward(), false},
                  {other_subspaces(task.space), false},
@@ -49,12 +47,10 @@ class Together final : public Strategy {
   bool helps(const Measurement& measured) const;
   double priority(const Measurement& measured) const;
   bool hidden() const {
-    return now_.compute_us > 0 && now_.makespan_us <= now_.compute_us * (1 + least_gain_);
+    return now_.compute_us > 0 && now_.makespan_us <= now_.compute_us * (1 + task_.least_gain);
   }
 
   const Task task_;
-  const Space& space_;
-  const double least_gain_;
   std::vector<Point> points_;
   std::array<Phase, 4> phases_;
   std::size_t phase_ = 0;
@@ -75,7 +71,7 @@ void Together::enter(std::size_t phase) {
 
 std::vector<Config> Together::configs() const {
   std::vector<Config> all;
-  for (const Point& point : points_) all.push_back(space_.at(point));
+  for (const Point& point : points_) all.push_back(task_.space.at(point));
   return all;
 }
 
@@ -89,7 +85,7 @@ std::optional<std::vector<Config>> Together::propose() {
       tuned_ = static_cast<std::size_t>(least - priority_.begin());
       before_ = points_[tuned_];
       const auto may = [&](const Point& point) { return task_.may(tuned_, point); };
-      if (const auto to = climbs_[tuned_].propose(space_, before_, may)) {
+      if (const auto to = climbs_[tuned_].propose(task_.space, before_, may)) {
         points_[tuned_] = *to;
         return configs();
       }
@@ -102,11 +98,11 @@ std::optional<std::vector<Config>> Together::propose() {
 /// True if the makespan falls. If it is equal: if fewer resources are used, or if a collective is faster
 /// while some communication is exposed. The step of the next collective may wait for it.
 bool Together::helps(const Measurement& measured) const {
-  if (measured.makespan_us < now_.makespan_us * (1 - least_gain_)) return true;
+  if (measured.makespan_us < now_.makespan_us * (1 - task_.least_gain)) return true;
   if (measured.makespan_us > now_.makespan_us) return false;
   if (climbs_[tuned_].saves()) return true;
   if (phase_ > 0 || measured.communication_us.empty() || now_.communication_us.empty()) return false;
-  return measured.communication_us[tuned_] < now_.communication_us[tuned_] * (1 - least_gain_);
+  return measured.communication_us[tuned_] < now_.communication_us[tuned_] * (1 - task_.least_gain);
 }
 
 /// H of Eq. 7: cost of a step to the computation, over its gain for the collective. If either is unknown: the
