@@ -280,7 +280,7 @@ class Call:
 
 
 class Routing:
-    """Destinations of the rows of an all-to-all: `destinations[rank][row]`, of all ranks.
+    """Destinations of the rows of an all-to-all, or of tokens: `destinations[rank][row]`, of all ranks.
 
     experts: not 0 if destinations are experts, of this number. Row j · t + i of a rank with t tokens is then choice j
     of its token i.

@@ -381,6 +381,10 @@ void Context::synchronize() {
   state_->ready.synchronize();
 }
 
+const Problem& Context::largest(int op) const {
+  return state_->find(op);
+}
+
 Problem Context::problem(int op, std::int64_t m) const {
   return state_->sized(op, m);
 }

@@ -222,32 +222,38 @@ double add_choices(const Inputs& inputs, const Panel& panel, int source, std::ve
   const Routing& routing = *p.routing;
   const GlobalRun own = p.out_runs(source).front();
   double mean_square = 0;
-  for (int expert = 0; expert < routing.experts(); ++expert) {
-    const int holder = routing.rank_of(expert);
+  /// A row of the panel's tokens with an expert: row by expert, token in the panel, choice.
+  struct Chosen {
+    std::int64_t by_expert, token, choice;
+  };
+  const auto add = [&](int expert, int holder, const std::vector<Chosen>& chosen) {
     std::vector<ARows> rows;
-    std::vector<std::pair<std::int64_t, std::int64_t>> of;  // token in the panel, choice
-    for (std::int64_t choice = 0; choice < p.experts.topk; ++choice)
-      for (std::int64_t i = 0; i < panel.rows; ++i) {
-        const std::int64_t routed = choice * own.rows + panel.row - own.global_row + i;
-        if (routing.dest(source, routed) != expert) continue;
-        of.emplace_back(i, choice);
-        const std::int64_t by_expert =
-            routing.receive_base(expert, source) + routing.count_before(source, expert, routed);
-        const bool token = p.traits().before.has_value();
-        rows.push_back(token ? ARows{source, panel.row - own.global_row + i, 1}
-                             : ARows{holder, by_expert, 1});
-      }
-    if (rows.empty()) continue;
+    for (const Chosen& of : chosen)
+      rows.push_back(p.traits().before ? ARows{source, panel.row - own.global_row + of.token, 1}
+                                       : ARows{holder, of.by_expert, 1});
     std::vector<double> products(rows.size() * static_cast<std::size_t>(p.n));
-    const double square = add_products(inputs, rows, holder, expert % routing.experts_per_rank(), products);
-    for (std::size_t row = 0; row < of.size(); ++row) {
-      const auto [token, choice] = of[row];
+    const double square = add_products(inputs, rows, holder, routing.weight_of(expert), products);
+    for (std::size_t row = 0; row < chosen.size(); ++row) {
+      const auto& [by_expert, token, choice] = chosen[row];
       double weight = 0;
       inputs.read(source, Role::topk_weights, {panel.row - own.global_row + token, 1, choice, 1}, &weight);
       cblas_daxpy(static_cast<int>(p.n), weight, products.data() + row * static_cast<std::size_t>(p.n), 1,
                   x.data() + token * p.n, 1);
       mean_square += weight * weight * square / static_cast<double>(panel.rows);
     }
+  };
+  for (int expert = 0; expert < routing.experts(); ++expert) {
+    std::vector<Chosen> chosen;
+    for (std::int64_t choice = 0; choice < p.experts.topk; ++choice)
+      for (std::int64_t i = 0; i < panel.rows; ++i) {
+        const std::int64_t routed = choice * own.rows + panel.row - own.global_row + i;
+        if (routing.dest(source, routed) == expert)
+          chosen.push_back(
+              {routing.receive_base(expert, source) + routing.count_before(source, expert, routed), i,
+               choice});
+      }
+    for (int holder = 0; holder < p.world && !chosen.empty(); ++holder)
+      if (routing.receives(holder, expert)) add(expert, holder, chosen);
   }
   return mean_square;
 }
@@ -258,7 +264,7 @@ void cut_experts(const Problem& p, int rank, std::int64_t most_rows, std::vector
   const std::int64_t base = p.out_runs(rank).front().global_row;
   const std::vector<Routing::Row> received = routing.received_rows(rank);
   for (int weight = 0; weight < routing.experts_per_rank(); ++weight) {
-    const int expert = rank * routing.experts_per_rank() + weight;
+    const int expert = routing.first_expert(rank) + weight;
     const std::int64_t end = routing.receive_base(expert, p.world);
     for (std::int64_t row = routing.receive_base(expert, 0); row < end; row += most_rows) {
       const std::int64_t rows = smaller(most_rows, end - row);
@@ -282,17 +288,17 @@ std::vector<Panel> make_panels(const Problem& problem, std::span<const int> rank
       if (!panel.readers.empty()) panels.push_back(std::move(panel));
     }
   };
-  if (problem.traits().reduces()) {
-    std::vector<int> all(static_cast<std::size_t>(problem.world));
-    for (int rank = 0; rank < problem.world; ++rank) all[static_cast<std::size_t>(rank)] = rank;
-    cut(0, problem.m, all, ranks);
-  } else if (problem.traits().combines()) {
+  if (problem.traits().combines()) {
     for (const int& rank : ranks) {
       const GlobalRun tokens = problem.out_runs(rank).front();
       cut(tokens.global_row, tokens.rows, {rank}, {&rank, 1});
     }
-  } else if (problem.op == Op::alltoall_grouped_gemm) {
+  } else if (problem.traits().grouped) {
     for (const int& rank : ranks) cut_experts(problem, rank, most_rows, panels);
+  } else if (problem.traits().reduces()) {
+    std::vector<int> all(static_cast<std::size_t>(problem.world));
+    for (int rank = 0; rank < problem.world; ++rank) all[static_cast<std::size_t>(rank)] = rank;
+    cut(0, problem.m, all, ranks);
   } else if (problem.op == Op::gemm_alltoall || problem.op == Op::alltoall) {
     for (int source = 0; source < problem.world; ++source)
       cut(problem.routing->global_base(source), problem.routing->rows(source), {source}, ranks);

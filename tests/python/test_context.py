@@ -61,10 +61,13 @@ def test_all_to_all_takes_a_routing(context):
 
 
 @pytest.mark.parametrize("mechanism", ["sequential", "fused"])
-def test_mixture_of_experts(context, mechanism):
-    inner, experts, topk, tokens = 12, 4, 2, (5, 3)
-    op = context.declare("moe", m=8, n=N, k=K, inner=inner, transpose_b=1, activation="swiglu", experts=experts,
-                         topk=topk, mechanism=mechanism)  # fmt: skip
+@pytest.mark.parametrize("name", ["moe", "moe-tp"])
+def test_mixture_of_experts(context, name, mechanism):
+    inner, topk, tokens = 12, 2, (5, 3)
+    sliced = name == "moe-tp"
+    experts = 5 if sliced else 4  # ranks have slices of all experts, or some of the experts each
+    op = context.declare(name, m=8, n=N, k=K, inner=inner // 2 if sliced else inner, transpose_b=1, activation="swiglu",
+                         experts=experts, topk=topk, mechanism=mechanism)  # fmt: skip
     roles = ("a", "b", "down", "topk_weights", "out")
     call = op.prepare([(rank, role) for rank in (0, 1) for role in roles])
     random = np.random.default_rng(3)
@@ -74,8 +77,13 @@ def test_mixture_of_experts(context, mechanism):
     chosen = [random.permuted(np.tile(np.arange(experts), (count, 1)), axis=1)[:, :topk] for count in tokens]
     weights = [random.random((count, topk), np.float32) for count in tokens]
     out = [np.full((count, N), np.nan, np.float32) for count in tokens]
-    own = [slice(0, 2), slice(2, 4)]
-    ups, downs = [np.vstack(up[at]) for at in own], [np.vstack(down[at]) for at in own]
+    if sliced:
+        own = [slice(0, inner // 2), slice(inner // 2, inner)]
+        ups = [up.reshape(experts, 2, inner, K)[:, :, at].reshape(-1, K) for at in own]
+        downs = [np.ascontiguousarray(down[:, :, at]).reshape(-1, inner // 2) for at in own]
+    else:
+        own = [slice(0, 2), slice(2, 4)]
+        ups, downs = [np.vstack(up[at]) for at in own], [np.vstack(down[at]) for at in own]
     tables = [np.ascontiguousarray(of.T, np.int32) for of in chosen]
     for routing in (
         Routing([list(of.ravel()) for of in tables], experts),

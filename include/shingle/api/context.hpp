@@ -96,6 +96,8 @@ class Context {
   /// Waits until all calls are done. Throws Timeout with the diagnosis if one has failed.
   void synchronize();
 
+  /// The largest problem of an operator, as it was declared. Throws InvalidArgument if there is none.
+  const Problem& largest(int op) const;
   /// The problem that a call of the operator solves.
   Problem problem(int op, std::int64_t m) const;
   /// The plan that serves a call. Makes it if it is not ready, so that the first call finds it.

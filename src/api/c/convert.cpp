@@ -219,13 +219,13 @@ std::optional<Params> to_params(const shingle_operator* given) {
   return in_field("operator.mechanism", [&] { return parsed_params(read.mechanism); });
 }
 
-std::shared_ptr<const Routing> to_routing(const shingle_routing* given, int world) {
+std::shared_ptr<const Routing> to_routing(const shingle_routing* given, const Problem& largest) {
   if (given == nullptr) return {};
   const auto read = read_struct<shingle_routing>(given, "routing");
   require_not_null(read.rows, "routing.rows");
   require_not_null(read.destinations, "routing.destinations");
   std::vector<std::vector<std::int32_t>> table;
-  for (int rank = 0; rank < world; ++rank) {
+  for (int rank = 0; rank < largest.world; ++rank) {
     const std::int64_t rows = read.rows[rank];
     if (rows < 0 || rows > max_extent)
       throw InvalidArgument(fmt::format("routing.rows[{}] = {} is outside [0, {}]", rank, rows, max_extent));
@@ -237,7 +237,9 @@ std::shared_ptr<const Routing> to_routing(const shingle_routing* given, int worl
     throw InvalidArgument(fmt::format("routing.reserved = {} must be 0", read.reserved));
   return in_field("routing", [&] {
     return std::make_shared<const Routing>(
-        read.experts == 0 ? Routing(std::move(table)) : Routing::to_experts(std::move(table), read.experts));
+        read.experts == 0
+            ? Routing(std::move(table))
+            : Routing::to_experts(std::move(table), read.experts, largest.traits().expert_split()));
   });
 }
 

@@ -55,8 +55,9 @@ class Experts {
     for (int holder = 0; holder < p_.world; ++holder)
       if (const std::uint32_t tiles = returned_[at(holder, rank)]; tiles > 0)
         build_.await(rank, compute_lane, stored_, holder, tiles);
-    Elementwise pass = planner::combine(build_, rank);
     const std::int64_t tokens = p_.out_rows(rank);
+    Elementwise pass = planner::combine(build_.row_blocks(tokens, p_.n),
+                                        build_.all(build_.topk_weights, rank), build_.all(build_.out, rank));
     for (std::int64_t choice = 0; choice < p_.experts.topk; ++choice)
       pass.from.push_back(Builder::in_place(build_.rows(products_, rank, choice * tokens, tokens)));
     build_.step(rank, compute_lane, std::move(pass));

@@ -153,28 +153,42 @@ std::int32_t summing(const Machine& machine, const FusedParams& params, const Pr
   return std::clamp(2 * static_cast<std::int32_t>(std::min(needed, 1.0 * most) / 2), least, most);
 }
 
-/// Number of workers that push tokens to their experts beside the product: as many as take as long as the
-/// product does, if the machine gives both times. Each row has a place of its own. A worker is assumed to
-/// push such rows at a quarter of its rate of copying.
-std::int32_t pushing(const Problem& p, const Machine& machine, const FusedParams& params) {
-  constexpr double slower = 4;
-  const std::int32_t least = helpers_of(machine, params), most = helpers_of(machine, params, 4);
+/// Number of workers that move rows of experts beside the products: as many as take as long as a product
+/// does, if the machine gives both times. In expert parallelism they push tokens to their experts. In tensor
+/// parallelism they sort tokens before a product, and sum choices behind one.
+std::int32_t moving(const Problem& p, const Machine& machine, const FusedParams& params) {
+  const bool sliced = p.traits().slices_experts();
+  const std::int32_t least = helpers_of(machine, params), most = helpers_of(machine, params, 4),
+                     most_summing = helpers_of(machine, params, 8);
   if (params.helpers != 0 || machine.pass_gbps == 0) return least;
-  double most_pushed = 0, most_multiplied = 0;  // rows of a rank
+  double sent = 0, received = 0;  // rows of the rank that has most
   for (int rank = 0; rank < p.world; ++rank) {
-    most_pushed = std::max(most_pushed, static_cast<double>(p.routing->rows(rank)));
-    most_multiplied = std::max(most_multiplied, static_cast<double>(p.routing->received(rank)));
+    sent = std::max(sent, static_cast<double>(p.routing->rows(rank)));
+    received = std::max(received, static_cast<double>(p.routing->received(rank)));
   }
-  const double row_bytes = static_cast<double>(p.k) * static_cast<double>(size_bytes(p.dtype));
-  const double pushed_us = 2 * most_pushed * row_bytes * slower / (machine.pass_gbps * 1e3);
-  const auto cols = static_cast<double>(p.b_cols());
   const planner::TileSize tile = planner::tile_size(machine, params.tile);
-  const double waves = most_multiplied * cols /
-                       (static_cast<double>(tile.rows) * static_cast<double>(tile.cols)) / machine.workers;
-  const double product_us =
-      std::max(waves * wave_us(machine, tile.rows, tile.cols, static_cast<double>(p.k)), 0.0);
-  if (product_us == 0) return most;
-  return std::clamp(2 * static_cast<std::int32_t>(pushed_us / product_us / 2 + 1), least, most);
+  // Workers that read and store `elements` at `gbps` each, `limit` at most, beside a product of k×cols
+  // weights.
+  const auto beside = [&](double elements, double gbps, double limit, std::int64_t k, std::int64_t cols) {
+    const double moved_us = elements * static_cast<double>(size_bytes(p.dtype)) / (gbps * 1e3);
+    const double waves = received * static_cast<double>(cols) /
+                         (static_cast<double>(tile.rows) * static_cast<double>(tile.cols)) / machine.workers;
+    const double product_us = waves * wave_us(machine, tile.rows, tile.cols, static_cast<double>(k));
+    return product_us > 0 ? std::min(moved_us / product_us, limit) : limit;
+  };
+  // Each row that is pushed has a place of its own. A worker is assumed to push such rows at a quarter of its
+  // rate of copying.
+  constexpr double slower = 4;
+  double workers = 0;
+  if (p.traits().before)
+    workers = beside(2 * (sliced ? received : slower * sent) * static_cast<double>(p.k), machine.pass_gbps,
+                     most, p.k, p.b_cols());
+  if (sliced && p.traits().after)
+    workers =
+        std::max(workers, beside((received + static_cast<double>(p.world * p.m)) * static_cast<double>(p.n),
+                                 machine.reduce_gbps > 0 ? machine.reduce_gbps : machine.pass_gbps,
+                                 most_summing, p.traits().chains() ? p.inner : p.k, p.n));
+  return std::clamp(2 * static_cast<std::int32_t>(workers / 2 + 1), least, most);
 }
 
 /// The params that the operator uses, including the planner's choices.
@@ -186,8 +200,8 @@ FusedParams choose(const Problem& p, const Machine& machine, const FusedParams& 
     chosen.tile.rows = tile.rows, chosen.tile.cols = tile.cols;
   }
   chosen.unregistered = params.unregistered;
-  if (p.traits().reduces()) {
-    chosen.stage_fp32 = params.stage_fp32;
+  if (p.traits().reduces()) chosen.stage_fp32 = params.stage_fp32;
+  if (p.traits().reduces() && !p.traits().grouped) {
     const bool asked =
         params.comm_order != CommOrder::automatic;  // true if the user asks for an order; one shot has none
     const Product product = product_of(p, machine, params);
@@ -205,9 +219,13 @@ FusedParams choose(const Problem& p, const Machine& machine, const FusedParams& 
   if (planner::dispatches_tokens(p)) {
     chosen.mover = params.mover;
     if (chosen.mover == Mover::store)
-      chosen.helpers = pushing(p, machine, params);
+      chosen.helpers = moving(p, machine, params);
     else
       chosen.comm_rows = params.comm_rows > 0 ? params.comm_rows : communication_rows(p, machine);
+  }
+  if (p.traits().slices_experts()) {
+    chosen.mover = params.mover;
+    chosen.helpers = moving(p, machine, params);
   }
   if (p.traits().shards_a()) {
     chosen.comm_rows = params.comm_rows > 0 ? params.comm_rows : communication_rows(p, machine);
@@ -263,6 +281,11 @@ Result<Plan> plan_fused(const Problem& problem, const Machine& host, const Fused
     case Op::grouped_gemm_alltoall:
     case Op::moe:
       planner::fuse_experts(build, machine);
+      break;
+    case Op::allgather_grouped_gemm:
+    case Op::grouped_gemm_reducescatter:
+    case Op::moe_tp:
+      planner::fuse_sliced_experts(build, machine);
       break;
     case Op::mlp:
       planner::fuse_mlp(build, machine);

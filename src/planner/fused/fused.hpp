@@ -29,6 +29,9 @@ void fuse_dispatch(FusedBuilder& build, const Machine& machine);
 /// alltoall+grouped-gemm, grouped-gemm+alltoall and moe: a tile awaits the tokens that it needs, products are
 /// stored where their tokens are.
 void fuse_experts(FusedBuilder& build, const Machine& machine);
+/// allgather+grouped-gemm, grouped-gemm+reducescatter and moe-tp: tokens are gathered and sums are stored
+/// with their owners, rank by rank, beside the products.
+void fuse_sliced_experts(FusedBuilder& build, const Machine& machine);
 
 /// True if tokens go to the ranks of their experts.
 inline bool dispatches_tokens(const Problem& problem) {

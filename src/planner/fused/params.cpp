@@ -34,7 +34,7 @@ std::vector<std::int64_t> comm_rows_to_try(const Tuning<P>& tuning) {
 
 std::vector<CommOrder> comm_orders_to_try(const Tuning<P>& tuning) {
   if (gathers(tuning)) return {CommOrder::ring, CommOrder::reverse, CommOrder::interleaved};
-  if (!tuning.problem.traits().reduces()) return {};
+  if (!tuning.problem.traits().reduces() || tuning.problem.traits().grouped) return {};
   // An explicit order excludes one-shot; `automatic` keeps it possible.
   return {CommOrder::automatic, CommOrder::ring, CommOrder::interleaved};
 }
@@ -47,8 +47,8 @@ ParamTable<P> tiles_without_rotation() {
 }
 
 ParamRow<P> helpers_row() {
-  ParamRow<P> helpers =
-      row<&P::helpers>("helpers", "N", "Workers that sum or push beside the GEMM, or none", helpers_to_try);
+  ParamRow<P> helpers = row<&P::helpers>(
+      "helpers", "N", "Workers that sum, sort or push beside the GEMM, or none", helpers_to_try);
   helpers.text = [](const P& params) -> std::optional<std::string> {
     if (params.helpers == 0) return std::nullopt;
     return params.helpers == P::no_helpers ? "none" : text(params.helpers);
@@ -86,11 +86,12 @@ const planner::ParamTable<FusedParams>& FusedParams::table() {
                           return gathers(tuning) && !tuning.fixed.unregistered ? std::vector{false, true}
                                                                                : std::vector<bool>{};
                         }),
-          row<&P::mover>("mover", "NAME",
-                         "What moves shards, and tokens to experts: copy-engine (the default) or store",
+          row<&P::mover>("mover", "NAME", "What moves shards and tokens: copy-engine (the default) or store",
                          [](const Tuning<P>& tuning) {
-                           return moves_inputs(tuning) ? std::vector{Mover::copy_engine, Mover::store}
-                                                       : std::vector<Mover>{};
+                           const bool moves =
+                               moves_inputs(tuning) || tuning.problem.traits().slices_experts();
+                           return moves ? std::vector{Mover::copy_engine, Mover::store}
+                                        : std::vector<Mover>{};
                          }),
           row<&P::comm_order>("comm-order", "ORDER",
                               "Order of communication tiles. Gathers: ring (the default), reverse, "
