@@ -43,6 +43,7 @@ class Describer {
                     tiles(g.grid, {&g.out}, g.gates, g.notify), operand(g.a, g.transpose_a, g.a_rows),
                     operand(g.b, g.transpose_b));
     if (!g.groups.empty()) text += fmt::format(", {} groups of rows", g.groups.size());
+    if (g.stands_for != ComputationKind::product) text += fmt::format(", for {}", name(g.stands_for));
     return text + epilogue(g.epilogue) + " -> " + placement(g.out) + hooks(g.gates, g.notify) +
            workers(g.resources);
   }
