@@ -84,10 +84,11 @@ std::vector<Element> read_list(const Fields& fields, const char* key, Element (*
 }
 
 TileRate read_tile(const Json& json) {
-  allow_only(json, {"rows", "cols", "fixed_us", "us_per_k"});
+  allow_only(json, {"rows", "cols", "fixed_us", "us_per_k", "store_gbps"});
   const Fields fields(json);
   return {count(fields, "rows", 1), count(fields, "cols", 1),
-          fields.number({"fixed_us"}, 0, most).value_or(0), positive(fields, "us_per_k")};
+          fields.number({"fixed_us"}, 0, most).value_or(0), positive(fields, "us_per_k"),
+          fields.number({"store_gbps"}, 0, most).value_or(0)};
 }
 
 AttentionRate read_attention(const Json& json) {
@@ -216,13 +217,20 @@ EnginePhases read_engine(const Json& json) {
 }
 
 /// Keys that hold figures.
-const std::set<std::string> figures{
-    "workers",       "collective_workers", "tile",         "link",        "engine",
-    "peer_memory",   "memory_gbps",        "launch_us",    "signal_us",   "pass_gbps",
-    "topology",      "contention",         "tiles",        "curves",      "ranks",
-    "whole_tiles",   "attention",          "library_rate", "reduce_gbps", "sync_us",
-    "lone_latency",  "picking_rate",       "split_us",     "hooked_us",   "store_gbps",
-    "early_kernels", "contention_samples"};
+const std::set<std::string> figures{"workers",       "collective_workers",
+                                    "tile",          "link",
+                                    "engine",        "peer_memory",
+                                    "memory_gbps",   "launch_us",
+                                    "signal_us",     "pass_gbps",
+                                    "topology",      "contention",
+                                    "tiles",         "curves",
+                                    "ranks",         "whole_tiles",
+                                    "attention",     "library_rate",
+                                    "library_tail",  "reduce_gbps",
+                                    "sync_us",       "lone_latency",
+                                    "picking_rate",  "split_us",
+                                    "hooked_us",     "store_gbps",
+                                    "early_kernels", "contention_samples"};
 
 /// Checks that every figure has a source, and that every source belongs to a figure.
 void check_sources(const Json& json, const Machine& machine) {
@@ -276,6 +284,7 @@ Machine read(const Json& json) {
   machine.lone_latency = fields.number({"lone_latency"}, 0, most).value_or(0);
   machine.whole_tiles = fields.flag({"whole_tiles"}).value_or(true);
   machine.library_rate = fields.number({"library_rate"}, 1e-3, most).value_or(1);
+  machine.library_tail = fields.number({"library_tail"}, 0, 1).value_or(1);
   machine.hooked_us = fields.number({"hooked_us"}, 0, most).value_or(0);
   machine.split_us = fields.number({"split_us"}, 0, most).value_or(0);
   machine.picking_rate = fields.number({"picking_rate"}, 1e-3, most).value_or(1);

@@ -134,12 +134,15 @@ std::string to_json(const Machine& m) {
   if (m.hooked_us > 0) json["hooked_us"] = m.hooked_us;
   if (m.split_us > 0) json["split_us"] = m.split_us;
   if (m.library_rate != 1) json["library_rate"] = m.library_rate;
+  if (m.library_tail != 1) json["library_tail"] = m.library_tail;
   if (m.picking_rate != 1) json["picking_rate"] = m.picking_rate;
   if (m.topology != Topology{}) json["topology"] = topology_json(m.topology);
   if (m.contention != Contention{}) json["contention"] = contention_json(m.contention);
-  for (const TileRate& t : m.tiles)
+  for (const TileRate& t : m.tiles) {
     json["tiles"].push_back(
         {{"rows", t.rows}, {"cols", t.cols}, {"fixed_us", t.fixed_us}, {"us_per_k", t.us_per_k}});
+    if (t.store_gbps > 0) json["tiles"].back()["store_gbps"] = t.store_gbps;
+  }
   for (const AttentionRate& a : m.attention)
     json["attention"].push_back({{"queries", a.queries},
                                  {"keys", a.keys},

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "demand.hpp"
@@ -44,9 +45,10 @@ double library_gemm_us(const Machine& machine, std::int64_t m, std::int64_t n, s
   double best = std::numeric_limits<double>::infinity();
   for (const TileRate& tile : machine.tiles) {
     const std::int64_t tiles = ceil_div(m, tile.rows) * ceil_div(n, tile.cols);
-    const std::int64_t waves = ceil_div(tiles, larger(workers, 1));
-    const double us = static_cast<double>(waves) *
-                      split_wave_us(machine, {0, 0, tile.rows, tile.cols}, tiles, depth, workers);
+    const double full = static_cast<double>(tiles) / larger(workers, 1);
+    const double idle = std::ceil(full) - full;
+    const double waves = full < 1 ? 1 : full + machine.library_tail * idle;
+    const double us = waves * split_wave_us(machine, {0, 0, tile.rows, tile.cols}, tiles, depth, workers);
     best = std::min(best, us);
   }
   return std::max(best / machine.library_rate, operands_us(machine, m + n, depth) / only_reads);
@@ -164,6 +166,19 @@ double Costs::wave_of_us(const Gemm& gemm, std::int64_t item, double k) const {
              std::max(multiplied, operands(std::ranges::count(down, true), std::ranges::count(across, true)));
 }
 
+double Costs::store_gbps(const Step& step) const {
+  const auto* gemm = std::get_if<Gemm>(&step);
+  if (gemm == nullptr) return machine_.store_gbps;
+  const std::int64_t cols =
+      gemm->epilogue.activation == Activation::swiglu ? 2 * gemm->grid.tile_cols : gemm->grid.tile_cols;
+  const TileRate* least = nullptr;  // the smallest tile that holds the step's
+  for (const TileRate& tile : machine_.tiles)
+    if (tile.rows >= gemm->grid.tile_rows && tile.cols >= cols &&
+        (least == nullptr || area(tile.rows, tile.cols) < area(least->rows, least->cols)))
+      least = &tile;
+  return least != nullptr && least->store_gbps > 0 ? least->store_gbps : machine_.store_gbps;
+}
+
 double Costs::items_us(const Step& step, std::int64_t first, std::int64_t last, std::int32_t workers) const {
   double longest = 0;
   if (const auto* gemm = std::get_if<Gemm>(&step)) {
@@ -205,6 +220,16 @@ std::int64_t Costs::moved_rows(const Elementwise& step, const TileRect& rect) co
          routing.count_before(routed->source, routed->dest, rect.row);
 }
 
+/// Workers that share an item. A kernel for flagged data deals single rows of all items to its CTAs.
+double Costs::workers_of_item(const Elementwise& step) const {
+  const auto flagged = [&](const Placement& at) {
+    return plan_.buffers[static_cast<std::size_t>(at.slice.buffer)].flagged;
+  };
+  if (machine_.sync_us == 0 || !(flagged(step.to) || std::ranges::any_of(step.from, flagged))) return 1;
+  const std::int32_t most = step.resources.most > 0 ? step.resources.most : plan_.workers;
+  return std::max(static_cast<double>(most) / static_cast<double>(larger(step.grid.tiles(), 1)), 1.0);
+}
+
 /// Time of an item's reads and writes, at a worker's rate or at its share of the memory bandwidth.
 double Costs::pass_us(const Elementwise& step, std::int64_t item, std::int32_t workers) const {
   const bool rows = row_wise(step);
@@ -215,7 +240,7 @@ double Costs::pass_us(const Elementwise& step, std::int64_t item, std::int32_t w
   const double bytes = pass_bytes(plan_, step, elements);
   const double in_memory = bytes * static_cast<double>(larger(workers, 1)) / memory_bytes_per_us_;
   const bool sums = step.from.size() > 1 && machine_.reduce_gbps > 0;
-  const double gbps = sums ? machine_.reduce_gbps : machine_.pass_gbps;
+  const double gbps = (sums ? machine_.reduce_gbps : machine_.pass_gbps) * workers_of_item(step);
   if (gbps == 0) return in_memory + store_again_us(step.to, written);
   // A kernel's worker stores to the second and later ranks itself; for host threads see store_again_us.
   const double more = machine_.contention.steals > 0 ? 0 : std::max(ranks_stored - 1, 0.0) * written;

@@ -33,6 +33,8 @@ class Costs {
   /// Delay until a sleeping host thread notices that its link is done. It is measured as the time of an empty
   /// alltoall. 0 unless links are emulated.
   double wake_us() const;
+  /// Rate at which all workers of a rank store to others in this step. 0: the links' rate.
+  double store_gbps(const Step& step) const;
   /// Time of a copy within a rank's memory.
   double memory_us(double bytes) const;
 
@@ -51,6 +53,7 @@ class Costs {
   double multiply_us(std::int64_t rows, std::int64_t cols, std::int64_t tile_rows, std::int64_t tile_cols,
                      double k) const;
   std::int64_t moved_rows(const Elementwise& step, const TileRect& rect) const;
+  double workers_of_item(const Elementwise& step) const;
   double pass_us(const Elementwise& step, std::int64_t item, std::int32_t workers) const;
   /// Time of a tiled step alone on `workers` workers, as if they were busy to the end.
   double alone_us(const Step& step, std::int32_t workers) const;

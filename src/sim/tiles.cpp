@@ -356,8 +356,8 @@ std::int32_t Simulation::move(Index at, bool loads) {
   const Job& job = jobs_[static_cast<std::size_t>(batch.job)];
   const Pass& pass = passes_[static_cast<std::size_t>(job.pass)];
   LaneState& lane = lanes_[static_cast<std::size_t>(job.lane)];
-  const bool slower = !loads && machine_.store_gbps > 0 && machine_.store_gbps < machine_.link.gbps;
-  const double longer = slower ? machine_.link.gbps / machine_.store_gbps : 1;
+  const double gbps = loads ? 0 : costs_.store_gbps(*pass.step);
+  const double longer = gbps > 0 ? std::max(machine_.link.gbps / gbps, 1.0) : 1;
   std::vector<double> bytes(plan_.ranks.size(), 0);
   for (std::int64_t item = batch.first; item < batch.last; ++item)
     add_remote_bytes(*pass.step, item, lane.rank, loads, bytes);

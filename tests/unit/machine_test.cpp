@@ -139,6 +139,8 @@ TEST(Profile, HoldsTopologyAndContention) {
   machine.whole_tiles = false;
   machine.attention = {{1024, 2048, 8, true, 0.5}, {1024, 1024, 8, false, 0.75}};
   machine.library_rate = 1.02;
+  machine.library_tail = 0.5;
+  machine.tiles = {{128, 256, 1.5, 0.01, 0}, {64, 128, 0.5, 0.005, 190}};
   machine.topology = {
       .pair = {200, 3}, .pair_ranks = 4, .ranks_per_node = 8, .node = {400, 5}, .serial = true};
   machine.contention = {.memory_share = 0.25,
@@ -164,8 +166,9 @@ TEST(Profile, HoldsTopologyAndContention) {
                                  .product_beside_us = 510,
                                  .computation = ComputationKind::attention,
                                  .moved = {1e8, 2e8}}};
-  for (const char* of : {"workers", "ranks", "pass_gbps", "reduce_gbps", "topology", "contention",
-                         "contention_samples", "whole_tiles", "early_kernels", "attention", "library_rate"})
+  for (const char* of :
+       {"workers", "ranks", "pass_gbps", "reduce_gbps", "topology", "contention", "contention_samples",
+        "whole_tiles", "early_kernels", "attention", "library_rate", "library_tail", "tiles"})
     machine.sources.push_back({of, Origin::assumed, "a test"});
   EXPECT_EQ(machine_from_json(to_json(machine)), machine);
   EXPECT_EQ(json::parse(to_json(machine))["topology"]["node"]["gbps"], 400);

@@ -39,6 +39,9 @@ struct TileRate {
   std::int32_t cols = 0;
   double fixed_us = 0;  ///< prologue and epilogue
   double us_per_k = 0;  ///< main loop, per element of K
+  /// Machine::store_gbps of a product with such tiles; 0: the machine's. Stores of some tiles are not paced,
+  /// and delay the product where the link cannot take them.
+  double store_gbps = 0;
 
   double us(double k) const { return fixed_us + k * us_per_k; }
   bool operator==(const TileRate&) const = default;
@@ -117,6 +120,9 @@ struct Machine {
   /// Multiply-add rate of the GEMM of cuBLASLt (host: oneDNN), relative to its best tile in `tiles`. It
   /// differs from 1 if another kernel computes those tiles.
   double library_rate = 1;
+  /// Share of a partial last wave's idle time that such a GEMM spends. Below 1 it cuts last tiles, or takes
+  /// lower ones.
+  double library_tail = 1;
   /// Multiply-add rate of a GEMM that picks its tiles' rows from several shards of A, relative to one that
   /// reads A as it is.
   double picking_rate = 1;
