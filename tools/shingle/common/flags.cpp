@@ -128,8 +128,12 @@ void add_problem_flags(CLI::App& app, ProblemFlags& flags) {
                ->expected(0, 1)
                ->default_str("")
                ->needs(model));
-  in_model(app.add_flag("--mlp", flags.mlp,
-                        "The feed-forward as one operator (mlp) instead of ffn_up and ffn_down")
+  in_model(
+      app.add_flag("--mlp", flags.mlp, "A feed-forward as one operator (mlp, moe) instead of its up and down")
+          ->needs(model));
+  in_model(add(app, "--ep", "RANKS",
+               "Expert-parallel ranks: as many as --tp (the default), or 1: each has a part of every expert",
+               [&](auto& t) { flags.ep = static_cast<int>(extent(t)); })
                ->needs(model));
   grouped(add(app, "--op", "OP", "One of " + op_list(), [&](auto& t) { flags.op = parse_op(t); }));
   grouped(

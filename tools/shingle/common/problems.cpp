@@ -21,6 +21,7 @@ std::vector<NamedProblem> from_model(const ProblemFlags& flags, int world) {
   options.dtype = flags.dtype.value_or(DType::bf16);
   options.seed = flags.seed;
   options.mlp = flags.mlp;
+  options.ep = flags.ep;
   std::vector<NamedProblem> problems;
   std::string known;
   for (LayerOp& op : layer_operators(model, options)) {
