@@ -18,8 +18,8 @@ Routing Routing::to_experts(std::vector<std::vector<std::int32_t>> dest, int exp
 
 Routing::Routing(std::vector<std::vector<std::int32_t>> dest, const Destinations& all)
     : dest_(std::move(dest)),
-      experts_(all.count == 0 ? world() : all.count),
-      per_rank_(dest_.empty() ? 1 : experts_ / world()),
+      experts_(all.count == 0 ? static_cast<int>(dest_.size()) : all.count),
+      per_rank_(dest_.empty() ? 1 : experts_ / static_cast<int>(dest_.size())),
       prefix_(dest_.size()) {
   const auto count = static_cast<std::size_t>(experts_);
   for (std::size_t s = 0; s < dest_.size(); ++s) {
@@ -40,6 +40,23 @@ Routing::Routing(std::vector<std::vector<std::int32_t>> dest, const Destinations
   }
 }
 
+Routing Routing::slots(int world, int experts, std::int64_t capacity) {
+  if (world < 1 || experts < 1 || experts % world != 0)
+    throw InvalidArgument(fmt::format("routing: {} experts do not divide among {} ranks", experts, world));
+  constexpr std::int64_t most = std::int64_t{1} << 31;
+  if (capacity < 1 || capacity >= most / (std::int64_t{experts} * world))
+    throw InvalidArgument(fmt::format("capacity = {} is outside [1, {}) for {} experts and {} ranks",
+                                      capacity, most / (std::int64_t{experts} * world), experts, world));
+  Routing slots =
+      to_experts(std::vector<std::vector<std::int32_t>>(static_cast<std::size_t>(world)), experts);
+  slots.capacity_ = capacity;
+  slots.dest_.clear();
+  slots.prefix_.clear();
+  for (std::size_t rank = 1; rank < slots.bases_.size(); ++rank)
+    slots.bases_[rank] = static_cast<std::int64_t>(rank) * experts * capacity;
+  return slots;
+}
+
 std::int64_t Routing::count_to_rank(int source, int rank) const {
   std::int64_t rows = 0;
   for (int dest = rank * per_rank_; dest < (rank + 1) * per_rank_; ++dest) rows += count(source, dest);
@@ -47,6 +64,7 @@ std::int64_t Routing::count_to_rank(int source, int rank) const {
 }
 
 std::int64_t Routing::receive_base(int dest, int source) const {
+  if (capacity_ > 0) return (std::int64_t{dest % per_rank_} * world() + source) * capacity_;
   std::int64_t base = 0;
   for (int before = rank_of(dest) * per_rank_; before < dest; ++before)
     for (int s = 0; s < world(); ++s) base += count(s, before);
@@ -55,6 +73,10 @@ std::int64_t Routing::receive_base(int dest, int source) const {
 }
 
 Routing::Row Routing::received_row(int rank, std::int64_t index) const {
+  if (capacity_ > 0) {
+    const std::int64_t run = index / capacity_, expert = rank * per_rank_ + run / world();
+    return {static_cast<std::int32_t>(run % world()), expert * capacity_ + index % capacity_};
+  }
   for (int dest = rank * per_rank_;; ++dest)
     for (int source = 0; source < world(); ++source) {
       const std::int64_t rows = count(source, dest);

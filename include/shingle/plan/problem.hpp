@@ -105,9 +105,17 @@ std::string op_list();
 /// expert, then by source rank, then by row there. alltoall+grouped-gemm: A is the tokens, the output their
 /// rows by expert. grouped-gemm+alltoall: A is rows by expert, the output Σ_j topk_weights[i, j] · the
 /// product of choice j of token i. moe: A is the tokens, and so is the output, as in grouped-gemm+alltoall.
+///
+/// With a capacity the routing is known on the device only, from Role::topk_ids: choice j of token i is an
+/// expert; -1 is none. Rank s has `capacity` *slots* for each expert, slot e · capacity and those behind it
+/// for expert e. Its choices take slots in the order of routed rows, choice 0 of all tokens first. A choice
+/// that finds no slot is dropped: it adds nothing, and Role::dropped counts it. Problem::routing then says
+/// where slots go: it is that of every call. Rows by expert are those of slots, also of empty ones, and
+/// Role::counts says how many of an expert's rows from a rank have a token. m is the most tokens of a rank.
 struct Experts {
-  std::int32_t count = 0;  ///< experts of all ranks, which the world must divide
-  std::int32_t topk = 0;   ///< experts of a token
+  std::int32_t count = 0;     ///< experts of all ranks, which the world must divide
+  std::int32_t topk = 0;      ///< experts of a token
+  std::int32_t capacity = 0;  ///< rows that an expert takes of the tokens of one rank; 0: the host routes
   bool operator==(const Experts&) const = default;
 };
 
@@ -221,7 +229,7 @@ struct Problem {
   std::int64_t n = 0;
   std::int64_t k = 0;
   std::int64_t inner = 0;    ///< two products: columns of the activated first product on a rank
-  DType dtype = DType::f32;  ///< of inputs, staging and outputs; products accumulate in fp32
+  DType dtype = DType::f32;  ///< of inputs, staging and outputs, not i32; products accumulate in fp32
   bool transpose_a = false;
   bool transpose_b = false;
   Epilogue epilogue{};
@@ -258,9 +266,16 @@ struct Problem {
   TokenRange seen_by(std::int64_t first, std::int64_t rows) const;
   /// The tokens that see at least one of these keys.
   TokenRange seeing(const TokenRange& keys) const;
+  /// True if the device routes tokens to slots.
+  bool has_slots() const { return experts.capacity > 0; }
+  /// Rows of an expert from one rank that have a token if each expert is chosen equally often: those that
+  /// predictions assume.
+  std::int64_t expected_rows() const {
+    return smaller(experts.capacity, ceil_div(m * experts.topk, larger(experts.count, 1)));
+  }
   /// Weights that B stacks on a rank: its experts, or one.
   std::int64_t weights() const { return traits().grouped ? experts.count / world : 1; }
-  /// Rows of the routing of a rank for each of its tokens.
+  /// Rows of the routing of a rank for each of its tokens, unless they are slots.
   std::int64_t choices() const { return traits().grouped ? experts.topk : 1; }
   /// Columns of op(B): n. With two products: the columns of the first one, inner, or 2 · inner for swiglu.
   std::int64_t b_cols() const { return traits().chains() ? (swiglu() ? 2 : 1) * inner : n; }
@@ -296,6 +311,10 @@ struct Problem {
   GlobalRun token_run(int rank) const;
   GlobalRun expert_run(int rank) const;
 };
+
+/// The problem with another m, and with a capacity that is no larger than so many tokens need. Of a problem
+/// with slots, the routing follows.
+Problem with_m(Problem problem, std::int64_t m);
 
 /// One line: "gemm+allreduce 4096x8192x3584 bf16, 8 ranks".
 std::string describe(const Problem& problem);
