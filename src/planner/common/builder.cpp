@@ -102,6 +102,11 @@ Builder::Builder(const Problem& problem, const Machine& machine, const Params& p
   out = user(Role::out, out_rows, problem.out_cols());
   if (problem.norm.residual) sum = user(Role::sum, out_rows, problem.out_cols());
   if (problem.attention.returns_lse) out_lse = user(Role::out_lse, out_rows, problem.attention.heads);
+  if (problem.has_slots()) {
+    topk_ids = user(Role::topk_ids, same(problem.m), problem.experts.topk);
+    dropped = user(Role::dropped, same(1), 2);
+    if (!problem.traits().combines()) counts = user(Role::counts, same(problem.world), problem.weights());
+  }
 }
 
 Builder::Builder(const Workload& workload, const Machine& machine, const Params& params)
@@ -167,7 +172,12 @@ std::int32_t Builder::buffer(std::string name, std::int64_t rows, std::int64_t c
 }
 
 std::int32_t Builder::typed_buffer(std::string name, DType dtype, std::int64_t rows, std::int64_t cols) {
-  const std::int32_t index = buffer(std::move(name), rows, cols);
+  return typed_buffer(std::move(name), dtype, std::vector<std::int64_t>(ranks(), rows), cols);
+}
+
+std::int32_t Builder::typed_buffer(std::string name, DType dtype, std::vector<std::int64_t> rows,
+                                   std::int64_t cols) {
+  const std::int32_t index = buffer(std::move(name), std::move(rows), cols);
   plan_.buffers[index].dtype = dtype;
   return index;
 }
@@ -429,6 +439,8 @@ std::optional<Reason> infeasible(const Problem& problem, const Machine& machine,
       mechanism != Mechanism::fused)
     return Reason{
         fmt::format("{} does not plan grouped products: use sequential, chunked or fused", name(mechanism))};
+  if (problem.has_slots() && mechanism == Mechanism::chunked)
+    return Reason{"chunked does not plan experts with a capacity: use sequential or fused"};
   if (auto reason = no_worker_left(machine, problem.op == Op::gemm ? 0 : machine.collective_workers))
     return reason;
   const bool configures = std::visit(

@@ -3,12 +3,13 @@
 #include <utility>
 
 #include "shingle/plan/placement.hpp"
+#include "slots.hpp"
 
 namespace shingle::planner {
 namespace {
 
-/// Calls visit(weight, row, rows) for the rows that a rank receives from a source for one of its
-/// experts, if there are any. `row` is the first of them, in the order of the rows that the rank receives.
+/// Calls visit(group) for the rows that a rank receives from a source for one of its experts, if there are
+/// any. The group's rows are those of A and of the output, in the order of the rows that the rank receives.
 /// Source `first` comes first.
 template <class Visit>
 void for_each_group(const Routing& routing, int rank, int first, Visit&& visit) {
@@ -17,7 +18,8 @@ void for_each_group(const Routing& routing, int rank, int first, Visit&& visit) 
     for (int weight = 0; weight < experts; ++weight) {
       const int source = (first + i) % routing.world(), expert = rank * experts + weight;
       if (const std::int64_t rows = routing.count(source, expert); rows > 0)
-        visit(weight, routing.receive_base(expert, source), rows);
+        visit(RowGroup{routing.receive_base(expert, source), routing.receive_base(expert, source), rows,
+                       weight, live_element(routing, rank, source, weight)});
     }
 }
 
@@ -26,9 +28,10 @@ void for_each_group(const Routing& routing, int rank, int first, Visit&& visit) 
 std::vector<RowGroup> groups_by_source(const Routing& routing, int rank) {
   std::vector<RowGroup> groups;
   std::int64_t first = 0;
-  for_each_group(routing, rank, 0, [&](int weight, std::int64_t row, std::int64_t rows) {
-    groups.push_back({first, row, rows, weight});
-    first += rows;
+  for_each_group(routing, rank, 0, [&](RowGroup group) {
+    group.a_row = first;
+    groups.push_back(group);
+    first += group.rows;
   });
   return groups;
 }
@@ -41,9 +44,7 @@ std::vector<RowGroup> groups_to_source(const Routing& routing, int rank) {
 
 std::vector<RowGroup> groups_from(const Routing& routing, int rank, int first) {
   std::vector<RowGroup> groups;
-  for_each_group(routing, rank, first, [&](int weight, std::int64_t row, std::int64_t rows) {
-    groups.push_back({row, row, rows, weight});
-  });
+  for_each_group(routing, rank, first, [&](const RowGroup& group) { groups.push_back(group); });
   return groups;
 }
 

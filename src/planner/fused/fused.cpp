@@ -155,6 +155,7 @@ std::int32_t pushing(const Problem& p, const Machine& machine, const FusedParams
     most_pushed = std::max(most_pushed, static_cast<double>(p.routing->rows(rank)));
     most_multiplied = std::max(most_multiplied, static_cast<double>(p.routing->received(rank)));
   }
+  if (p.has_slots()) most_pushed = most_multiplied = static_cast<double>(p.experts.count * p.expected_rows());
   const double row_bytes = static_cast<double>(p.k) * static_cast<double>(size_bytes(p.dtype));
   const double pushed_us = 2 * most_pushed * row_bytes * slower / (machine.pass_gbps * 1e3);
   const auto cols = static_cast<double>(p.b_cols());
