@@ -1,6 +1,7 @@
 #include "reference.hpp"
 
 #include "attention_reference.hpp"
+#include "slots.hpp"
 
 #include <cblas.h>
 
@@ -216,34 +217,54 @@ std::vector<ARows> tokens_of(const Problem& p, std::span<const Routing::Row> row
   return found;
 }
 
+/// The choices of a rank's tokens [first, first + rows) that an expert takes, each with its row by expert.
+struct RoutedChoice {
+  TokenChoice of;
+  std::int64_t by_expert = 0;
+};
+std::vector<RoutedChoice> choices_of(const Inputs& inputs, int source, int expert, std::int64_t first,
+                                     std::int64_t rows) {
+  const Problem& p = inputs.problem();
+  const Routing& routing = *p.routing;
+  const std::int64_t base = routing.receive_base(expert, source);
+  std::vector<RoutedChoice> found;
+  if (p.has_slots()) {
+    const TakenChoices taken = taken_choices(inputs, source);
+    const std::vector<TokenChoice>& slots = taken.of_expert[static_cast<std::size_t>(expert)];
+    for (std::size_t slot = 0; slot < slots.size(); ++slot)
+      if (slots[slot].token >= first && slots[slot].token < first + rows)
+        found.push_back({slots[slot], base + static_cast<std::int64_t>(slot)});
+    return found;
+  }
+  for (std::int64_t choice = 0; choice < p.experts.topk; ++choice)
+    for (std::int64_t token = first; token < first + rows; ++token)
+      if (const std::int64_t routed = choice * p.out_rows(source) + token;
+          routing.dest(source, routed) == expert)
+        found.push_back({{token, choice}, base + routing.count_before(source, expert, routed)});
+  return found;
+}
+
 /// Adds the weighed products of a panel's tokens, which `source` owns. Returns their mean square.
 double add_choices(const Inputs& inputs, const Panel& panel, int source, std::vector<double>& x) {
   const Problem& p = inputs.problem();
   const Routing& routing = *p.routing;
-  const GlobalRun own = p.out_runs(source).front();
+  const std::int64_t first = panel.row - p.out_runs(source).front().global_row;
   double mean_square = 0;
   for (int expert = 0; expert < routing.experts(); ++expert) {
     const int holder = routing.rank_of(expert);
     std::vector<ARows> rows;
     std::vector<std::pair<std::int64_t, std::int64_t>> of;  // token in the panel, choice
-    for (std::int64_t choice = 0; choice < p.experts.topk; ++choice)
-      for (std::int64_t i = 0; i < panel.rows; ++i) {
-        const std::int64_t routed = choice * own.rows + panel.row - own.global_row + i;
-        if (routing.dest(source, routed) != expert) continue;
-        of.emplace_back(i, choice);
-        const std::int64_t by_expert =
-            routing.receive_base(expert, source) + routing.count_before(source, expert, routed);
-        const bool token = p.traits().before.has_value();
-        rows.push_back(token ? ARows{source, panel.row - own.global_row + i, 1}
-                             : ARows{holder, by_expert, 1});
-      }
+    for (const auto& [taken, by_expert] : choices_of(inputs, source, expert, first, panel.rows)) {
+      of.emplace_back(taken.token - first, taken.choice);
+      rows.push_back(p.traits().before ? ARows{source, taken.token, 1} : ARows{holder, by_expert, 1});
+    }
     if (rows.empty()) continue;
     std::vector<double> products(rows.size() * static_cast<std::size_t>(p.n));
     const double square = add_products(inputs, rows, holder, expert % routing.experts_per_rank(), products);
     for (std::size_t row = 0; row < of.size(); ++row) {
       const auto [token, choice] = of[row];
       double weight = 0;
-      inputs.read(source, Role::topk_weights, {panel.row - own.global_row + token, 1, choice, 1}, &weight);
+      inputs.read(source, Role::topk_weights, {first + token, 1, choice, 1}, &weight);
       cblas_daxpy(static_cast<int>(p.n), weight, products.data() + row * static_cast<std::size_t>(p.n), 1,
                   x.data() + token * p.n, 1);
       mean_square += weight * weight * square / static_cast<double>(panel.rows);
@@ -268,7 +289,35 @@ void cut_experts(const Problem& p, int rank, std::int64_t most_rows, std::vector
   }
 }
 
+/// Adds the panels of a rank's experts, of the rows that have a token.
+void cut_slots(const Inputs& inputs, int rank, std::int64_t most_rows, std::vector<Panel>& panels) {
+  const Problem& p = inputs.problem();
+  const Routing& routing = *p.routing;
+  for (int source = 0; source < p.world; ++source) {
+    const TakenChoices taken = taken_choices(inputs, source);
+    for (int weight = 0; weight < routing.experts_per_rank(); ++weight) {
+      const int expert = rank * routing.experts_per_rank() + weight;
+      const std::int64_t base = p.out_runs(rank).front().global_row + routing.receive_base(expert, source);
+      const std::vector<TokenChoice>& slots = taken.of_expert[static_cast<std::size_t>(expert)];
+      for (std::int64_t first = 0; first < std::ssize(slots); first += most_rows) {
+        Panel panel{base + first, smaller(most_rows, std::ssize(slots) - first), {rank}, {}, weight, {rank}};
+        for (std::int64_t slot = first; slot < first + panel.rows; ++slot)
+          panel.gathered.push_back({source, slots[static_cast<std::size_t>(slot)].token, 1});
+        panels.push_back(std::move(panel));
+      }
+    }
+  }
+}
+
 }  // namespace
+
+std::vector<Panel> make_panels(const Inputs& inputs, std::span<const int> ranks, std::int64_t most_rows) {
+  const Problem& p = inputs.problem();
+  if (!p.has_slots() || p.traits().combines()) return make_panels(p, ranks, most_rows);
+  std::vector<Panel> panels;
+  for (const int rank : ranks) cut_slots(inputs, rank, most_rows, panels);
+  return panels;
+}
 
 std::vector<Panel> make_panels(const Problem& problem, std::span<const int> ranks, std::int64_t most_rows) {
   std::vector<Panel> panels;
