@@ -25,9 +25,12 @@ void require_role(const Work& work, int rank, Role role) {
     throw InvalidArgument(fmt::format("{} has no matrix '{}'", describe(work), name(role)), rank);
 }
 
-void require_fits(const Work& work, int rank, Role role, const MatrixView& matrix) {
+void require_fits(const Work& work, int rank, Role role, const MatrixView& matrix, bool of_call) {
   require_role(work, rank, role);
-  const Shape wanted = shape_of(work, role, rank);
+  Shape wanted = shape_of(work, role, rank);
+  const auto* const problem = std::get_if<Problem>(&work);
+  if (of_call && problem != nullptr && counts_tokens(*problem, role) && matrix.shape.rows >= 0)
+    wanted.rows = std::min(wanted.rows, matrix.shape.rows);
   if (matrix.shape != wanted || matrix.dtype != dtype_of(work, role))
     throw wrong_matrix(rank, role,
                        fmt::format("{} given, expected {} ({} elements)", text_of(matrix.shape, matrix.dtype),

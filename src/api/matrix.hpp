@@ -7,8 +7,9 @@
 namespace shingle {
 
 /// Throws InvalidArgument that names matrix and rank if the problem has no such matrix, or if shape, type or
-/// row stride are wrong, or if the memory is null and the matrix has elements.
-void require_fits(const Work& work, int rank, Role role, const MatrixView& matrix);
+/// row stride are wrong, or if the memory is null and the matrix has elements. `of_call`: a matrix of tokens
+/// may have fewer rows (counts_tokens()).
+void require_fits(const Work& work, int rank, Role role, const MatrixView& matrix, bool of_call = false);
 /// The part that does not need a view.
 void require_role(const Work& work, int rank, Role role);
 

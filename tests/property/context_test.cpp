@@ -34,10 +34,8 @@ struct Call {
 
 /// The operator at another m, or with another routing.
 Problem call_of(test::Dice& draw, Problem largest) {
-  if (largest.routing)
-    test::reroute(draw, largest, largest.m * largest.choices());
-  else
-    largest.m = draw.size(1, largest.m);
+  if (largest.routing == nullptr || largest.has_slots()) return with_m(largest, draw.size(1, largest.m));
+  test::reroute(draw, largest, largest.m * largest.choices());
   return largest;
 }
 
@@ -77,6 +75,7 @@ void try_one(std::uint64_t seed) {
     problem.world = ranks;
     if (test::chance(draw, 20)) problem = test::random_attention(draw, ranks, 90);
     if (problem.traits().routes()) test::route(draw, problem, 40);
+    if (problem.traits().grouped && test::chance(draw, 50)) test::give_capacity(draw, problem, 40);
     if (problem.transpose_a) problem.transpose_a = false;
     if (problem.norm.enabled) problem.n += 32;
     problem.validate();
@@ -92,7 +91,7 @@ void try_one(std::uint64_t seed) {
     call.memory = std::make_unique<Workspace>(*world, *call.inputs);
     call.memory->poison_outputs();
     if (auto plan = make_plan(problem, machine, options.choose(problem))) call.plan = to_text(*plan);
-    if (problem.routing)
+    if (problem.routing && !problem.has_slots())
       context.call(op, problem.routing, call.memory->arguments(problem));
     else
       context.call(op, problem.m, call.memory->arguments(problem));
