@@ -111,23 +111,23 @@ MACHINES = {
     "mi300x8": {
         "workers": 304, "ranks": 8, "tflops": 1307.4, "sustained": 0.5, "memory_gbps": 5300.0,
         "link": (448.0, 3.0), "peaks": {2: 48, 4: 144, 8: 330}, "latency": 16, "channel": 13, "taken": 32,
-        "tile": (256, 256), "tiles": [(256, 256), (128, 256), (128, 128)], "launch_us": 5.0, "signal_us": 0.01,
-        "mesh": (64.0, 1.0), "engine_gbps": 105.0,
-        "phases": {"control_us": 0.042, "schedule_us": 0.49, "copy_us": 2.21, "sync_us": 2.41, "fetch_us": 1.96,
-                   "queued_us": 0.14, "poll_us": 5.02, "broadcast_us": 0.91},
+        "tile": (256, 256), "tiles": [(256, 256), (128, 256), (128, 128)], "launch_us": 5.0, "signal_us": 1.2,
+        "mesh": (64.0, 1.0), "engine_gbps": 101.0,
+        "phases": {"control_us": 0.04, "schedule_us": 0.49, "copy_us": 2.17, "sync_us": 1.23, "fetch_us": 1.94,
+                   "queued_us": 0.012, "poll_us": 4.07, "broadcast_us": 0.86, "swap_us": 0.25},
         "phases_note": "all at once on the shares of a copy's phases (DMA collectives 3.3), the best variants of"
-        " Tables 1 and 2 and seven speedups of 5.3, in the simulator; bench/papers/dma.cpp holds what comes of it beside"
-        " the paper's; swaps need no surcharge",
+        " Tables 1 and 2 and seven speedups of 5.3, in the simulator; bench/papers/dma.cpp holds what comes of it"
+        " beside the paper's",
         "pair_note": "each GPU has a link of 64 GB/s a direction to each other (DMA collectives 2.4); the latency is"
         " assumed",
         "memory_share": 0.2, "channel_gbps": 31.0, "half_chunk": 65536.0, "slowdown": 0.07,
-        "signal_note": "with the engine's phases; the paper's sync phase holds what its host thread waits for",
+        "signal_note": "half of the sync phase of DMA collectives 3.2, in which the host sees an engine's report",
         "workers_note": "compute units",
         "link_note": "seven links of 64 GB/s a direction, one to each other GPU (DMA collectives 2.4)",
-        "traffics": {"allgather": (1, 1.13, 0.28), "alltoall": (1, 1.31, 0.41)},
+        "traffics": {"allgather": (1, 1.13, 0.27), "alltoall": (1, 1.31, 0.32)},
         "curves_note": "ranks use only the links between them; latency and peak of all-gathers and all-to-alls are"
         " fitted to RCCL's times beside parallel copies, below and above 32 MB (DMA collectives 5.3)",
-        "origin": {"link": "paper", "topology": "paper", "engine": "fitted", "signal_us": "fitted",
+        "origin": {"link": "paper", "topology": "paper", "engine": "fitted",
                    "curves": "fitted"},
     },
 }  # fmt: skip

@@ -183,8 +183,9 @@ typedef struct shingle_operator {
   size_t struct_size;
   /// "gemm", "gemm+allreduce", "gemm+reducescatter", "allgather+gemm", "gemm+alltoall", "alltoall+gemm",
   /// "mlp", "gemm+allgather+gemm", "attention+reducescatter", "ulysses-attention", "allgather+attention",
-  /// "attention-backward", "alltoall+grouped-gemm", "grouped-gemm+alltoall", "moe", "allgather",
-  /// "reducescatter", "allreduce" or "alltoall".
+  /// "attention-backward", "alltoall+grouped-gemm", "grouped-gemm+alltoall", "moe",
+  /// "allgather+grouped-gemm", "grouped-gemm+reducescatter", "moe-tp", "allgather", "reducescatter",
+  /// "allreduce" or "alltoall".
   const char* op;
   int64_t m;      ///< the largest m of a call; all-to-alls: rows of the rank that sends most; experts:
                   ///< tokens of the rank that has most
@@ -208,11 +209,16 @@ typedef struct shingle_operator {
   /// Mechanism and params of this operator, as in shingle_context_options; NULL: those of the context. The
   /// same operator may be declared with several, to measure which is fastest.
   const char* mechanism;
-  int32_t experts;      ///< alltoall+grouped-gemm, grouped-gemm+alltoall, moe: experts of all ranks
+  /// Grouped products, moe and moe-tp: experts of all ranks. Rank r has the r-th part of them. With
+  /// tensor-parallel experts (allgather+grouped-gemm, grouped-gemm+reducescatter, moe-tp) it has a slice of
+  /// each: some columns of a weight whose tokens are gathered, some rows of a weight whose products are
+  /// summed over ranks. n, k and inner are those of the slice.
+  int32_t experts;
   int32_t topk;         ///< the same: experts of a token
   int32_t returns_lse;  ///< 1, allgather+attention: SHINGLE_OUT_LSE is an output too
-  /// Experts: not 0 if the device routes by SHINGLE_TOPK_IDS, so that a call has no routing. An expert then
-  /// takes at most so many rows of the tokens of one rank; calls with a smaller m need at most m · topk.
+  /// alltoall+grouped-gemm, grouped-gemm+alltoall, moe: not 0 if the device routes by SHINGLE_TOPK_IDS, so
+  /// that a call has no routing. An expert then takes at most so many rows of the tokens of one rank; calls
+  /// with a smaller m need at most m · topk.
   int32_t capacity;
 } shingle_operator;
 
@@ -248,8 +254,8 @@ typedef enum shingle_role {
   SHINGLE_LSE = 12,  ///< attention-backward: rows_a×heads of SHINGLE_F32, its log-sum-exp of scaled scores
   SHINGLE_KEYS_GRAD = 13,    ///< attention-backward: as SHINGLE_KEYS; SHINGLE_OUT is the gradient of A
   SHINGLE_VALUES_GRAD = 14,  ///< attention-backward: as SHINGLE_KEYS
-  /// grouped-gemm+alltoall and moe: tokens×topk of SHINGLE_F32. With experts, SHINGLE_B and SHINGLE_DOWN
-  /// stack the weights of the rank's experts, one below the other.
+  /// Products of experts that are summed: tokens×topk of SHINGLE_F32, of the rank's own tokens. With experts,
+  /// SHINGLE_B and SHINGLE_DOWN stack the weights of the rank's experts, one below the other.
   SHINGLE_TOPK_WEIGHTS = 15,
   /// allgather+attention with returns_lse: rows_out×heads of SHINGLE_F32, the log-sum-exp of the scaled
   /// scores. attention-backward takes it as SHINGLE_LSE.
@@ -278,7 +284,7 @@ typedef struct shingle_matrix {
   int32_t reserved;  ///< 0
 } shingle_matrix;
 
-/// Destinations of the rows of an all-to-all.
+/// Destinations of the rows of an all-to-all, or of tokens.
 typedef struct shingle_routing {
   size_t struct_size;
   const int64_t* rows;  ///< [rank] number of rows that the rank sends
@@ -298,10 +304,14 @@ typedef struct shingle_arguments {
   /// A stream for each local rank, in ascending order of ranks (CUDA: cudaStream_t; host: ignored). NULL: the
   /// context's own streams.
   void* const* streams;
-  /// Of operators with an all-to-all, unless they have a capacity; NULL for all others.
+  /// Of operators with an all-to-all or experts, unless they have a capacity; NULL for all others.
   const shingle_routing* routing;
   int32_t matrix_count;
   int32_t stream_count;  ///< the number of local ranks, or 0
+  /// Attention: tokens of each of the sequences that are packed along the rows, m in all, equal on all ranks.
+  /// They may change from call to call; each new list makes a plan. NULL: one sequence of m tokens.
+  const int64_t* lengths;
+  int64_t length_count;  ///< number of sequences
 } shingle_arguments;
 
 /// Enqueues one call of an operator and returns at once. It never communicates: ranks may be any number of

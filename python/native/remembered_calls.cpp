@@ -108,7 +108,9 @@ std::int64_t serve(const Calls& calls, shingle_context* context, Inputs inputs, 
                                     &place.stream,
                                     nullptr,
                                     static_cast<std::int32_t>(call.matrix_count),
-                                    1};
+                                    1,
+                                    nullptr,
+                                    0};
   return call.function(context, static_cast<std::int32_t>(call.op), call.m, &arguments);
 }
 

@@ -136,6 +136,8 @@ class Arguments(Struct):
         ("routing", POINTER(Routing)),
         ("matrix_count", c_int32),
         ("stream_count", c_int32),
+        ("lengths", POINTER(c_int64)),
+        ("length_count", c_int64),
     ]
 
 

@@ -126,8 +126,7 @@ class Context:
         op: "gemm+allreduce", … dtype: "f32", "bf16" or "f16". mechanism: with params, as "ring slices=2"; None: that of
         the context. The other fields are those of shingle_operator: n, k, inner, norm_epsilon, transpose_a,
         transpose_b, bias, norm, residual, heads, kv_heads, head_dim, causal, returns_lse, experts, topk, capacity, …
-        Attention is over one sequence of m tokens. Collective: all ranks declare the same operators in the same order.
-        Raises InvalidArgument or Unsupported.
+        Collective: all ranks declare the same operators in the same order. Raises InvalidArgument or Unsupported.
         """
         if dtype not in DTYPES:
             raise _abi.errors.InvalidArgument(f"dtype = {dtype!r} must be one of {', '.join(DTYPES)}")
@@ -248,6 +247,7 @@ class Call:
         self._words = memoryview(self.matrices).cast("B").cast("q")
         self._at = [i * ctypes.sizeof(_abi.Matrix) // WORD for i in range(len(matrices))]
         self._streams = (ctypes.c_void_p * max(streams, 1))()
+        self._lengths = None
         self._arguments = _abi.Arguments(
             matrices=self.matrices, streams=self._streams if streams else None, matrix_count=len(matrices),
             stream_count=streams,
@@ -255,14 +255,15 @@ class Call:
         self.function = _abi.library().shingle_context_call
         self._reference = ctypes.byref(self._arguments)
 
-    def __call__(self, m, matrices, streams=(), routing=None):
+    def __call__(self, m, matrices, streams=(), routing=None, lengths=None):
         """Enqueues one call and returns at once. All ranks make the same calls in the same order.
 
         matrices: (address, rows as stored, elements from a row to the next or 0 if dense) of each prepared matrix.
-        streams: a cudaStream_t for each local rank. routing: a Routing, for operators with an all-to-all and without a
-        capacity; m is then 0. With a capacity, a rank's matrices of tokens may have fewer than m rows.
-        Raises InvalidArgument if a matrix does not fit; the call is then not made. Raises Timeout if an earlier call
-        has failed.
+        streams: a cudaStream_t for each local rank. routing: a Routing, for operators with an all-to-all or experts and
+        without a capacity; m is then 0. With a capacity, a rank's matrices of tokens may have fewer than m rows.
+        lengths: tuple of the tokens of each sequence of an attention, m in all; None: one sequence. Each new one makes a
+        plan. Raises InvalidArgument if a matrix does not fit; the call is then not made. Raises Timeout if an earlier
+        call has failed.
         """
         context = self._context
         with context.lock:
@@ -273,24 +274,44 @@ class Call:
                 self._streams[i] = stream
             if routing is not None:
                 self._arguments.routing = routing.pointer
+            if lengths != self._lengths:
+                self._pack(lengths)
             status = self.function(context.handle, self.number, m, self._reference)
             if status != 0:
                 _abi.check(status)
 
+    def _pack(self, lengths):
+        arguments, self._lengths = self._arguments, lengths
+        arguments.length_count = len(lengths or ())
+        arguments.lengths = (ctypes.c_int64 * len(lengths))(*lengths) if lengths else None
+
 
 class Routing:
-    """Destinations of the rows of an all-to-all: `destinations[rank][row]`, of all ranks.
+    """Destinations of the rows of an all-to-all, or of tokens: `destinations[rank][row]`, of all ranks.
 
     experts: not 0 if destinations are experts, of this number. Row j · t + i of a rank with t tokens is then choice j
     of its token i.
     """
 
     def __init__(self, destinations, experts=0):
-        self._tables = [(ctypes.c_int32 * len(to))(*to) for to in destinations]
-        self._rows = (ctypes.c_int64 * len(destinations))(*map(len, destinations))
-        self._pointers = (ctypes.POINTER(ctypes.c_int32) * len(destinations))(
-            *(ctypes.cast(table, ctypes.POINTER(ctypes.c_int32)) for table in self._tables)
-        )
+        tables = [(ctypes.c_int32 * len(to))(*to) for to in destinations]
+        self._point(list(map(ctypes.addressof, tables)), list(map(len, tables)), experts, tables)
+
+    @classmethod
+    def in_memory(cls, addresses, rows, experts, owner):
+        """The routing of int32 tables that are in memory: their addresses and numbers of rows, by rank.
+
+        owner: keeps the memory, and is kept. The tables are read in each call, not copied.
+        """
+        made = cls.__new__(cls)
+        made._point(addresses, rows, experts, owner)
+        return made
+
+    def _point(self, addresses, rows, experts, owner):
+        self._owner, ranks = owner, len(rows)
+        self._rows = (ctypes.c_int64 * ranks)(*rows)
+        table = ctypes.POINTER(ctypes.c_int32)
+        self._pointers = (table * ranks)(*(ctypes.cast(address, table) for address in addresses))
         self._struct = _abi.Routing(rows=self._rows, destinations=self._pointers, experts=experts)
         self.pointer = ctypes.pointer(self._struct)
 

@@ -1,37 +1,148 @@
-"""The papers' figures beside ours: the records of bench/papers, row by row."""
+"""The papers' figures beside ours: the records of bench/papers, row by row, then what was measured on H200."""
 
-from .common import pick, table
+from .common import geomean, one, percent, pick, short, speedup, table, us, values_of
 
 COLUMNS = ["place", "what", "paper", "ours", "how", "verdict"]
 HEAD = ["where", "figure", "the paper's", "ours", "how obtained", "verdict"]
-VERDICTS = ["holds", "does not hold", "fitted", "not reproduced"]
+ELSEWHERE = "other hardware"
+VERDICTS = ["holds", "does not hold", "fitted", ELSEWHERE, "not reproduced"]
+
+
+def times(*values):
+    """Returns a factor, or the range of several."""
+    low, high = (f"{short(value)}x" for value in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"
+
+
+def shares(*values):
+    low, high = (percent(value) for value in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"
+
+
+def hidden(row):
+    """Overlap efficiency: the share of the communication's time that is hidden."""
+    return (us(row, "sequential_us") - us(row)) / (us(row, "sequential_us") - us(row, "compute_us"))
+
+
+def error(row):
+    return abs(us(row, "predicted_us") / us(row) - 1)
+
+
+def signal(record):
+    searched, equal = one(record, contender="signal"), one(record, contender="signal:groups=equal")
+    yield "Fig. 10, E1", "all-reduce, speed over no overlap, K = 4096", "up to 1.3x (A800)", times(speedup(searched))
+    yield "Fig. 14, E2", "the same, loss of groups of equal size", "> 0", percent(us(equal) / us(searched) - 1)
+    yield "Fig. 15, E2", "the same, error of the prediction", "3.44% (A800)", percent(error(searched))
+
+
+def signal_alltoall(record):
+    rows = pick(record, contender="signal")
+    what = "all-to-all at random"
+    yield "Fig. 10, E1", f"{what}, speed over no overlap", "up to 1.3x (A800)", times(*map(speedup, rows))
+    yield "Fig. 15, E2", f"{what}, error of the prediction", "3.44% (A800)", shares(*map(error, rows))
+
+
+def ring_reducescatter(record):
+    rows = [row for row in pick(record, op="gemm+reducescatter", contender="auto") if row["plan"].startswith("ring")]
+    what = "reduce-scatter by `ring`, communication hidden"
+    yield "Tables 1 and 3", what, "99.7% to 99.8%", shares(*map(hidden, rows))
+
+
+def ring_attention(record):
+    gains, case = [], {"op": "attention+reducescatter"}
+    for m in values_of(record, "m", **case):
+        rings = [row for row in pick(record, m=m, **case) if row["contender"].startswith("ring")]
+        gains.append(max(map(speedup, rings)))
+    yield "Table 4", "attention and reduce-scatter by `ring`, over no overlap", "1.25x, 1.35x", times(*gains)
+
+
+def fused(record):
+    rows = [row for row in pick(record, contender="fused") if int(row["m"]) >= 1024]
+    yield "Overlap efficiency", "`fused`, two ranks, M from 1024 on", "37% to 93% (H800)", shares(*map(hidden, rows))
+
+
+def engines(record):
+    """Speed of engines over NCCL: parallel copies, and the best of all, below and above 32 MB."""
+    for op, slower, faster in (("allgather", "4.5x", "1.14x"), ("alltoall", "2.5x", "1.18x")):
+        below, above, best = [], [], []
+        for count in values_of(record, "bytes", op=op):
+            nccl = us(one(record, op=op, bytes=count, contender="NCCL"))
+            pcpy = us(one(record, op=op, bytes=count, contender="pcpy"))
+            fastest = min(us(row) for row in pick(record, op=op, bytes=count) if row["contender"] != "NCCL")
+            if int(count) < 2**25:
+                below.append(pcpy / nccl)
+                best.append(fastest / nccl)
+            elif int(count) > 2**25:
+                above.append(nccl / pcpy)
+        name, place = f"{op}, two ranks", "Figs. 13 and 14"
+        yield place, f"{name}, pcpy over NCCL's time, below 32 MB", slower, times(geomean(below))
+        yield place, f"{name}, the best over NCCL's time, below 32 MB", "1.3x" if op == "allgather" else "0.83x", times(
+            geomean(best)
+        )
+        yield place, f"{name}, speed of pcpy over NCCL's, above 32 MB", faster, times(geomean(above))
+
+
+def energy(record):
+    nccl = one(record, contender="NCCL")
+    ours = next(row for row in record.rows if row is not nccl)
+    saved = lambda key: percent(1 - float(ours[key]) / float(nccl[key]))
+    yield "Fig. 15", "allgather of 256 MB, power below NCCL's", "32%", saved("watts_each")
+    yield "Fig. 15", "the same, energy below NCCL's", "-", saved("mj")
+
+
+def loops(record):
+    for loop, paper in (("fsdp", "1.1x to 1.33x"), ("tp", "1.08x to 1.16x")):
+        defaults = [us(row) for row in pick(record, timed="iteration", loop=loop, config="default")]
+        online = [us(row) for row in pick(record, timed="iteration", loop=loop, config="online")]
+        gains = [default / own for default, own in zip(defaults, online)]
+        yield "Fig. 7", f"{loop}, four GPUs, tuned online over NCCL's default", paper, times(*gains)
+
+
+# By paper: the records of its program, then (record, rows of it) of measurements.
 PAPERS = {
-    "FlashOverlap": ["papers/flashoverlap_signal"],
-    "Flash-Overlap": ["papers/flash_overlap"],
-    "FLUX": ["papers/flux"],
-    "DMA collectives": ["papers/dma"],
-    "Lagom": ["papers/lagom", "papers/lagom_models"],
+    "FlashOverlap": (
+        ["flashoverlap_search", "flashoverlap_signal"],
+        [("h200x2/signal", signal), ("h200x2/alltoall", signal_alltoall)],
+    ),
+    "Flash-Overlap": (
+        ["flash_overlap"],
+        [("h200x2/layers_tp8", ring_reducescatter), ("h200x2/attention", ring_attention)],
+    ),
+    "FLUX": (["flux"], [("h200x2/sums", fused)]),
+    "DMA collectives": (["dma"], [("h200x2/copy_engine", engines), ("h200x2/copy_engine_energy", energy)]),
+    "Lagom": (["lagom", "lagom_models"], [("h200x4/loops", loops)]),
 }
 
 
-def rows_of(*records):
-    return [[row[column] for column in COLUMNS] for record in records for row in record.rows]
+def sources_of(paper):
+    programs, measurements = PAPERS[paper]
+    return [*(f"papers/{program}" for program in programs), *(source for source, _ in measurements)]
 
 
-def register(name, sources):
-    table(name, *sources)(lambda *records: (HEAD, rows_of(*records)))
+def rows_of(paper, records):
+    programs, measurements = PAPERS[paper]
+    rows = [[row[column] for column in COLUMNS] for record in records[: len(programs)] for row in record.rows]
+    for (source, found), record in zip(measurements, records[len(programs) :]):
+        how = f"measured, `{source}`"
+        rows.extend([*row, how, ELSEWHERE] for row in found(record))
+    return rows
 
 
-for paper, sources in PAPERS.items():
-    register("papers-" + paper.lower().replace(" ", "-"), sources)
+def register(paper):
+    name = "papers-" + paper.lower().replace(" ", "-")
+    table(name, *sources_of(paper))(lambda *records: (HEAD, rows_of(paper, records)))
 
 
-@table("papers", *(source for sources in PAPERS.values() for source in sources))
+for each in PAPERS:
+    register(each)
+
+
+@table("papers", *(source for paper in PAPERS for source in sources_of(paper)))
 def papers(*records):
     """Number of figures by paper and verdict."""
-    left, rows = list(records), []
-    for paper, sources in PAPERS.items():
-        own = [left.pop(0) for _ in sources]
-        counts = [sum(len(pick(record, verdict=verdict)) for record in own) for verdict in VERDICTS]
-        rows.append([paper, *counts])
-    return ["paper", *VERDICTS], rows
+    left, lines = list(records), []
+    for paper in PAPERS:
+        own = [left.pop(0) for _ in sources_of(paper)]
+        verdicts = [row[-1] for row in rows_of(paper, own)]
+        lines.append([paper, *map(verdicts.count, VERDICTS)])
+    return ["paper", *VERDICTS], lines

@@ -4,9 +4,8 @@
 
 #include <algorithm>
 #include <bit>
-#include <list>
 #include <map>
-#include <unordered_map>
+#include <numeric>
 #include <utility>
 
 #include "backend/agreement.hpp"
@@ -16,6 +15,7 @@
 #include "matrix.hpp"
 #include "plan/arena_layout.hpp"
 #include "plan/gathered_rows.hpp"
+#include "ready_plans.hpp"
 #include "registered.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/base/units.hpp"
@@ -27,6 +27,12 @@ namespace {
 /// True if each call of the problem brings a routing.
 bool needs_routing(const Problem& problem) {
   return problem.traits().routes() && !problem.has_slots();
+}
+
+/// The attention to sequences of these lengths. One sequence is an attention without lengths.
+Problem with_lengths(Problem problem, std::vector<std::int64_t> lengths) {
+  if (lengths.size() > 1) problem.attention.lengths = std::move(lengths);
+  return problem;
 }
 
 Machine with_workers(Machine machine, int workers) {
@@ -57,35 +63,6 @@ std::string all_of(const Problem& problem) {
 }  // namespace
 
 struct Context::State {
-  /// A matrix that calls of a plan bring.
-  struct Wanted {
-    int rank = 0;
-    Role role = Role::a;
-    Shape shape{};
-  };
-  /// A plan that is ready for calls.
-  struct Ready {
-    int op = 0;
-    Problem problem{};
-    bool fallback = false;  ///< the sequential plan, where the chosen one does not serve
-    Plan plan{};
-    std::vector<Wanted> wanted{};
-    std::int64_t gathered_bytes = -1;  ///< offset in the arena of gathered rows that calls leave; -1: none
-    std::unique_ptr<Executable> executable{};
-  };
-
-  struct Key {
-    int op = 0;
-    std::int64_t m = 0;
-    bool fallback = false;
-    bool operator==(const Key&) const = default;
-  };
-  struct Hash {
-    std::size_t operator()(const Key& key) const {
-      return std::hash<std::int64_t>{}((std::int64_t{key.op} << 41) ^ (key.m << 1) ^ (key.fallback ? 1 : 0));
-    }
-  };
-
   World& world;
   ContextOptions options;
   const Machine machine;
@@ -95,9 +72,7 @@ struct Context::State {
   std::map<std::pair<int, std::int64_t>, Params> chosen;  // by operator and power of two of m
   std::shared_ptr<Registered> registered;                 // null: none
   std::shared_ptr<Arena> arena;
-  std::list<Ready> ready;  // the most recently used first
-  std::list<Ready> held;   // of former arenas, which graphs of the user hold
-  std::unordered_multimap<Key, std::list<Ready>::iterator, Hash> by_key;
+  ReadyPlans ready;
   std::vector<CallMatrix> matrices;  // of the call that is being made
   std::uint32_t calls = 0;
   std::int64_t gathered_bytes = -1;  // of the last call
@@ -106,7 +81,8 @@ struct Context::State {
       : world(of),
         options(std::move(with)),
         machine(with_workers(options.profile ? *options.profile : of.machine(), options.workers)),
-        ranks(of.local_ranks()) {
+        ranks(of.local_ranks()),
+        ready(options.most_plans) {
     if (!(options.timeout_us > 0))
       throw InvalidArgument(fmt::format("timeout_us = {} must be positive", options.timeout_us));
     if (options.most_plans < 1) throw InvalidArgument("most_plans = 0 must be at least 1");
@@ -154,7 +130,7 @@ struct Context::State {
     const auto found = chosen.find({op, upper});
     if (found != chosen.end()) return found->second;
     const Problem& largest = find(op);
-    const Problem typical = needs_routing(problem) ? problem : with_m(problem, std::min(upper, largest.m));
+    const Problem typical = needs_routing(problem) ? problem : with_m(largest, std::min(upper, largest.m));
     ChooseOptions quick;
     quick.tune.passes = 0;
     quick.tune.refuses = [this](const Plan& plan) { return why_unfit(plan); };
@@ -203,22 +179,13 @@ struct Context::State {
     return bytes;
   }
 
-  /// Marks a plan as the most recently used one.
-  Ready& use(std::list<Ready>::iterator at) {
-    ready.splice(ready.begin(), ready, at);
-    return ready.front();
-  }
-
-  Ready& get(int op, const Problem& problem, bool fallback = false) {
-    const Key key{op, problem.m, fallback};
-    for (auto [at, end] = by_key.equal_range(key); at != end; ++at)
-      // A routing is part of the problem, and m does not tell it.
-      if (!problem.routing || at->second->problem == problem) return use(at->second);
-    Ready made{.op = op,
-               .problem = problem,
-               .fallback = fallback,
-               .plan = prove_if_asked(fallback ? sequential_plan(problem) : planned(op, problem),
-                                      options.verify, Setting::context)};
+  ReadyPlan& get(int op, const Problem& problem, bool fallback = false) {
+    if (ReadyPlan* const found = ready.find(op, problem, fallback)) return *found;
+    ReadyPlan made{.op = op,
+                   .problem = problem,
+                   .fallback = fallback,
+                   .plan = prove_if_asked(fallback ? sequential_plan(problem) : planned(op, problem),
+                                          options.verify, Setting::context)};
     log_line(LogLevel::debug, fmt::format("operator {}: {} by {} {}", op, describe(problem),
                                           name(made.plan.mechanism), describe(made.plan.params)));
     for (const int rank : ranks)
@@ -227,22 +194,7 @@ struct Context::State {
     if (const std::int32_t gathered = find_gathered_rows(made.plan); gathered >= 0)
       made.gathered_bytes = arena_layout(made.plan).offset_bytes[static_cast<std::size_t>(gathered)];
     made.executable = world.compile(made.plan, arena, options.timeout_us);
-    forget_oldest();
-    ready.push_front(std::move(made));
-    by_key.emplace(key, ready.begin());
-    return ready.front();
-  }
-
-  /// Makes room for a plan: the least recently used one goes. Captured ones stay, as graphs hold them.
-  void forget_oldest() {
-    std::size_t kept = 0;
-    auto oldest = ready.end();
-    for (auto at = ready.begin(); at != ready.end(); ++at)
-      if (!at->executable->captured()) oldest = at, ++kept;
-    if (kept < options.most_plans) return;
-    const auto [first, last] = by_key.equal_range({oldest->op, oldest->problem.m, oldest->fallback});
-    by_key.erase(std::find_if(first, last, [&](const auto& at) { return at.second == oldest; }));
-    ready.erase(oldest);
+    return ready.add(std::move(made));
   }
 
   Problem sized(int op, std::int64_t m) const {
@@ -258,6 +210,19 @@ struct Context::State {
     if (m < 1 || m > largest.m)
       throw InvalidArgument(
           fmt::format("m = {} of a call of operator {} is outside [1, {}]", m, op, largest.m));
+  }
+
+  Problem packed(int op, std::span<const std::int64_t> lengths) const {
+    const Problem& largest = find(op);
+    if (!largest.traits().attends)
+      throw InvalidArgument(
+          fmt::format("operator {} ({}) is no attention: a call needs an m, not lengths of sequences", op,
+                      name(largest.op)));
+    Problem problem = with_lengths(largest, {lengths.begin(), lengths.end()});
+    problem.m = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+    require_rows(op, problem.m);
+    problem.validate();
+    return problem;
   }
 
   Problem routed(int op, std::shared_ptr<const Routing> routing) const {
@@ -277,7 +242,7 @@ struct Context::State {
   }
 
   /// The matrices of all local ranks, each checked.
-  std::span<const CallMatrix> checked(const Ready& serving, std::span<const Argument> arguments) {
+  std::span<const CallMatrix> checked(const ReadyPlan& serving, std::span<const Argument> arguments) {
     matrices.clear();
     const auto given = [&](int rank, Role role) {
       return std::ranges::any_of(matrices,
@@ -285,7 +250,7 @@ struct Context::State {
     };
     for (const auto& [rank, role, matrix] : arguments) {
       const auto wanted = std::ranges::find_if(
-          serving.wanted, [&](const Wanted& at) { return at.rank == rank && at.role == role; });
+          serving.wanted, [&](const ReadyPlan::Wanted& at) { return at.rank == rank && at.role == role; });
       std::int64_t fewer = -1;  // rows, if they are fewer than the plan's
       // The common case costs no allocation; otherwise require_fits() finds the words.
       if (wanted == serving.wanted.end() || matrix.shape != wanted->shape ||
@@ -299,30 +264,17 @@ struct Context::State {
       if (given(rank, role)) throw wrong_matrix(rank, role, "given twice");
       matrices.push_back({rank, role, {matrix.data, matrix.row_stride, fewer}});
     }
-    require_same_tokens(serving.problem);
-    for (const Wanted& at : serving.wanted)
+    require_same_tokens(serving.problem, matrices);
+    for (const ReadyPlan::Wanted& at : serving.wanted)
       if (matrices.size() < serving.wanted.size() && !given(at.rank, at.role))
         throw wrong_matrix(at.rank, at.role, "not given");
     return matrices;
   }
 
-  /// Throws InvalidArgument unless all matrices that have a row for each token have as many, on each rank.
-  void require_same_tokens(const Problem& problem) const {
-    if (!problem.has_slots()) return;
-    for (const CallMatrix& one : matrices)
-      for (const CallMatrix& ids : matrices)
-        if (ids.role == Role::topk_ids && ids.rank == one.rank && counts_tokens(problem, one.role) &&
-            ids.memory.rows != one.memory.rows)
-          throw wrong_matrix(one.rank, one.role,
-                             fmt::format("{} rows given, but topk_ids has {}",
-                                         one.memory.rows < 0 ? problem.m : one.memory.rows,
-                                         ids.memory.rows < 0 ? problem.m : ids.memory.rows));
-  }
-
-  void call(Ready& serving, std::span<const Argument> arguments, std::span<void* const> streams) {
+  void call(ReadyPlan& serving, std::span<const Argument> arguments, std::span<void* const> streams) {
     const std::span<const CallMatrix> checked_matrices = checked(serving, arguments);
     const CallTag tag{serving.op, serving.problem.m, calls};
-    Ready* served = &serving;
+    ReadyPlan* served = &serving;
     try {
       serving.executable->enqueue(tag, checked_matrices, streams);
     } catch (const Unsupported&) {  // the streams are being captured, and a graph cannot hold the plan
@@ -335,8 +287,8 @@ struct Context::State {
 
   void call(int op, std::int64_t m, std::span<const Argument> arguments, std::span<void* const> streams) {
     require_rows(op, m);
-    const auto known = by_key.find({op, m, false});
-    call(known != by_key.end() ? use(known->second) : get(op, with_m(find(op), m)), arguments, streams);
+    ReadyPlan* const known = ready.find(op, m);
+    call(known != nullptr ? *known : get(op, with_m(find(op), m)), arguments, streams);
   }
 
   /// Plans of all kinds that calls of an operator may need.
@@ -352,6 +304,9 @@ struct Context::State {
 
   int declare(const Problem& largest, std::optional<Params> params) {
     largest.validate();
+    if (!largest.attention.lengths.empty())
+      throw InvalidArgument(
+          "an operator of a context is declared without lengths of sequences: each call gives its own");
     if (largest.world != world.size())
       throw InvalidArgument(
           fmt::format("the problem is for {} ranks, the world has {}", largest.world, world.size()));
@@ -369,13 +324,7 @@ struct Context::State {
       for (const Plan& plan : typical)
         if (plan.problem().m == worst.m) bytes = std::max(bytes, arena_layout(plan).bytes);
       if (bytes > staging().bytes()) {
-        by_key.clear();
-        for (auto at = ready.begin(); at != ready.end();) {
-          const auto next = std::next(at);
-          if (at->executable->captured()) held.splice(held.end(), ready, at);
-          at = next;
-        }
-        ready.clear();  // waits until their calls are done
+        ready.clear();
         gathered_bytes = -1;
         arena.reset();  // before the next is made: both may not fit
         arena = make_arena(bytes);
@@ -410,6 +359,11 @@ void Context::call(int op, std::shared_ptr<const Routing> routing, std::span<con
   state_->call(state_->get(op, state_->routed(op, std::move(routing))), arguments, streams);
 }
 
+void Context::call(int op, std::span<const std::int64_t> lengths, std::span<const Argument> arguments,
+                   std::span<void* const> streams) {
+  state_->call(state_->get(op, state_->packed(op, lengths)), arguments, streams);
+}
+
 const void* Context::gathered(int rank) const {
   if (std::ranges::find(state_->ranks, rank) == state_->ranks.end())
     throw InvalidArgument(fmt::format("rank {} is not a rank of this process", rank), rank);
@@ -427,8 +381,11 @@ void Context::extend(std::span<void* const> streams) {
 }
 
 void Context::synchronize() {
-  for (auto* plans : {&state_->ready, &state_->held})
-    for (auto& at : *plans) at.executable->synchronize();
+  state_->ready.synchronize();
+}
+
+const Problem& Context::largest(int op) const {
+  return state_->find(op);
 }
 
 Problem Context::problem(int op, std::int64_t m) const {

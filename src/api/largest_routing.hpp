@@ -16,9 +16,10 @@ namespace shingle {
 inline std::shared_ptr<const Routing> all_to_first(const Problem& largest) {
   std::vector table(static_cast<std::size_t>(largest.world),
                     std::vector<std::int32_t>(static_cast<std::size_t>(largest.m * largest.choices()), 0));
-  return std::make_shared<const Routing>(largest.traits().grouped
-                                             ? Routing::to_experts(std::move(table), largest.experts.count)
-                                             : Routing(std::move(table)));
+  return std::make_shared<const Routing>(
+      largest.traits().grouped
+          ? Routing::to_experts(std::move(table), largest.experts.count, largest.traits().expert_split())
+          : Routing(std::move(table)));
 }
 
 /// Rows of the rank that sends most.

@@ -43,4 +43,16 @@ void require_fits(const Work& work, int rank, Role role, const MatrixView& matri
   if (matrix.data == nullptr && wanted.elements() > 0) throw wrong_matrix(rank, role, "null given");
 }
 
+void require_same_tokens(const Problem& problem, std::span<const CallMatrix> matrices) {
+  if (!problem.has_slots()) return;
+  for (const CallMatrix& one : matrices)
+    for (const CallMatrix& ids : matrices)
+      if (ids.role == Role::topk_ids && ids.rank == one.rank && counts_tokens(problem, one.role) &&
+          ids.memory.rows != one.memory.rows)
+        throw wrong_matrix(one.rank, one.role,
+                           fmt::format("{} rows given, but topk_ids has {}",
+                                       one.memory.rows < 0 ? problem.m : one.memory.rows,
+                                       ids.memory.rows < 0 ? problem.m : ids.memory.rows));
+}
+
 }  // namespace shingle

@@ -250,25 +250,25 @@ double add_choices(const Inputs& inputs, const Panel& panel, int source, std::ve
   const Routing& routing = *p.routing;
   const std::int64_t first = panel.row - p.out_runs(source).front().global_row;
   double mean_square = 0;
-  for (int expert = 0; expert < routing.experts(); ++expert) {
-    const int holder = routing.rank_of(expert);
+  const auto add = [&](int expert, int holder, const std::vector<RoutedChoice>& chosen) {
     std::vector<ARows> rows;
-    std::vector<std::pair<std::int64_t, std::int64_t>> of;  // token in the panel, choice
-    for (const auto& [taken, by_expert] : choices_of(inputs, source, expert, first, panel.rows)) {
-      of.emplace_back(taken.token - first, taken.choice);
-      rows.push_back(p.traits().before ? ARows{source, taken.token, 1} : ARows{holder, by_expert, 1});
-    }
-    if (rows.empty()) continue;
+    for (const auto& [of, by_expert] : chosen)
+      rows.push_back(p.traits().before ? ARows{source, of.token, 1} : ARows{holder, by_expert, 1});
     std::vector<double> products(rows.size() * static_cast<std::size_t>(p.n));
-    const double square = add_products(inputs, rows, holder, expert % routing.experts_per_rank(), products);
-    for (std::size_t row = 0; row < of.size(); ++row) {
-      const auto [token, choice] = of[row];
+    const double square = add_products(inputs, rows, holder, routing.weight_of(expert), products);
+    for (std::size_t row = 0; row < chosen.size(); ++row) {
+      const auto [token, choice] = chosen[row].of;
       double weight = 0;
-      inputs.read(source, Role::topk_weights, {first + token, 1, choice, 1}, &weight);
+      inputs.read(source, Role::topk_weights, {token, 1, choice, 1}, &weight);
       cblas_daxpy(static_cast<int>(p.n), weight, products.data() + row * static_cast<std::size_t>(p.n), 1,
-                  x.data() + token * p.n, 1);
+                  x.data() + (token - first) * p.n, 1);
       mean_square += weight * weight * square / static_cast<double>(panel.rows);
     }
+  };
+  for (int expert = 0; expert < routing.experts(); ++expert) {
+    const std::vector<RoutedChoice> chosen = choices_of(inputs, source, expert, first, panel.rows);
+    for (int holder = 0; holder < p.world && !chosen.empty(); ++holder)
+      if (routing.receives(holder, expert)) add(expert, holder, chosen);
   }
   return mean_square;
 }
@@ -279,7 +279,7 @@ void cut_experts(const Problem& p, int rank, std::int64_t most_rows, std::vector
   const std::int64_t base = p.out_runs(rank).front().global_row;
   const std::vector<Routing::Row> received = routing.received_rows(rank);
   for (int weight = 0; weight < routing.experts_per_rank(); ++weight) {
-    const int expert = rank * routing.experts_per_rank() + weight;
+    const int expert = routing.first_expert(rank) + weight;
     const std::int64_t end = routing.receive_base(expert, p.world);
     for (std::int64_t row = routing.receive_base(expert, 0); row < end; row += most_rows) {
       const std::int64_t rows = smaller(most_rows, end - row);
@@ -331,17 +331,17 @@ std::vector<Panel> make_panels(const Problem& problem, std::span<const int> rank
       if (!panel.readers.empty()) panels.push_back(std::move(panel));
     }
   };
-  if (problem.traits().reduces()) {
-    std::vector<int> all(static_cast<std::size_t>(problem.world));
-    for (int rank = 0; rank < problem.world; ++rank) all[static_cast<std::size_t>(rank)] = rank;
-    cut(0, problem.m, all, ranks);
-  } else if (problem.traits().combines()) {
+  if (problem.traits().combines()) {
     for (const int& rank : ranks) {
       const GlobalRun tokens = problem.out_runs(rank).front();
       cut(tokens.global_row, tokens.rows, {rank}, {&rank, 1});
     }
-  } else if (problem.op == Op::alltoall_grouped_gemm) {
+  } else if (problem.traits().grouped) {
     for (const int& rank : ranks) cut_experts(problem, rank, most_rows, panels);
+  } else if (problem.traits().reduces()) {
+    std::vector<int> all(static_cast<std::size_t>(problem.world));
+    for (int rank = 0; rank < problem.world; ++rank) all[static_cast<std::size_t>(rank)] = rank;
+    cut(0, problem.m, all, ranks);
   } else if (problem.op == Op::gemm_alltoall || problem.op == Op::alltoall) {
     for (int source = 0; source < problem.world; ++source)
       cut(problem.routing->global_base(source), problem.routing->rows(source), {source}, ranks);

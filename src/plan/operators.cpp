@@ -11,7 +11,7 @@ namespace {
 
 using enum CollectiveKind;
 
-constexpr std::array<OperatorTraits, 19> rows{{
+constexpr std::array<OperatorTraits, 22> rows{{
     {.op = Op::gemm, .name = "gemm", .products = 1},
     {.op = Op::gemm_allreduce, .name = "gemm+allreduce", .after = allreduce, .products = 1},
     {.op = Op::gemm_reducescatter, .name = "gemm+reducescatter", .after = reducescatter, .products = 1},
@@ -29,6 +29,22 @@ constexpr std::array<OperatorTraits, 19> rows{{
      .products = 1,
      .grouped = true},
     {.op = Op::moe, .name = "moe", .before = alltoall, .after = alltoall, .products = 2, .grouped = true},
+    {.op = Op::allgather_grouped_gemm,
+     .name = "allgather+grouped-gemm",
+     .before = allgather,
+     .products = 1,
+     .grouped = true},
+    {.op = Op::grouped_gemm_reducescatter,
+     .name = "grouped-gemm+reducescatter",
+     .after = reducescatter,
+     .products = 1,
+     .grouped = true},
+    {.op = Op::moe_tp,
+     .name = "moe-tp",
+     .before = allgather,
+     .after = reducescatter,
+     .products = 2,
+     .grouped = true},
     {.op = Op::attention_reducescatter,
      .name = "attention+reducescatter",
      .after = reducescatter,

@@ -70,7 +70,9 @@ void validate_collective(const Problem& p) {
 /// Requires experts and routing to match, and refuses options that a grouped product does not have.
 void validate_experts(const Problem& p) {
   const Experts& e = p.experts;
-  if (e.count < 1 || e.count % p.world != 0)
+  const bool sliced = p.traits().slices_experts();
+  if (e.count < 1) throw InvalidArgument(fmt::format("{} experts; {} needs at least 1", e.count, name(p.op)));
+  if (!sliced && e.count % p.world != 0)
     throw InvalidArgument(
         fmt::format("{} experts do not divide among {} rank{}", e.count, p.world, p.world == 1 ? "" : "s"));
   if (e.topk < 1 || e.topk > e.count)
@@ -80,10 +82,22 @@ void validate_experts(const Problem& p) {
     throw InvalidArgument(
         fmt::format("the routing has {} experts, the operator {}", p.routing->experts(), e.count));
   if (e.capacity < 0) throw InvalidArgument(fmt::format("capacity = {} must not be negative", e.capacity));
+  if (p.has_slots() && !p.traits().takes_capacity())
+    throw InvalidArgument(
+        fmt::format("capacity = {}, but {} needs a routing of the host: use alltoall+grouped-gemm, "
+                    "grouped-gemm+alltoall or moe",
+                    e.capacity, name(p.op)));
   if (p.routing->capacity() != e.capacity)
     throw InvalidArgument(
         fmt::format("the routing has {} slots for each expert, the operator a capacity of {}",
                     p.routing->capacity(), e.capacity));
+  if (p.routing->split() != p.traits().expert_split())
+    throw InvalidArgument(
+        sliced
+            ? fmt::format("{} has a slice of every expert on each rank: its routing must be split by slice",
+                          name(p.op))
+            : fmt::format("{} has a part of the experts on each rank: its routing must be split by expert",
+                          name(p.op)));
   for (int rank = 0; rank < p.world && !p.has_slots(); ++rank)
     if (p.routing->rows(rank) % e.topk != 0)
       throw InvalidArgument(fmt::format("rank {} routes {} rows, which is no multiple of topk = {}", rank,
@@ -126,7 +140,7 @@ void Problem::validate() const {
     throw InvalidArgument(fmt::format("norm epsilon = {} must be finite and not negative", norm.epsilon));
   if (traits().routes() != (routing != nullptr))
     throw InvalidArgument(traits().routes() ? fmt::format("{} needs a routing", name(op))
-                                            : "only all-to-alls take a routing");
+                                            : "only all-to-alls and experts take a routing");
   if (routing) {
     if (routing->world() != world)
       throw InvalidArgument(fmt::format("the routing has {} ranks, the world {}", routing->world(), world));
@@ -201,6 +215,7 @@ GlobalRun Problem::token_run(int rank) const {
 
 GlobalRun Problem::expert_run(int rank) const {
   GlobalRun run{0, 0, routing->received(rank)};
+  if (traits().slices_experts()) return run;
   for (int before = 0; before < rank; ++before) run.global_row += routing->received(before);
   return run;
 }

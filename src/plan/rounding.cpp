@@ -18,6 +18,14 @@ std::string before_the_product(const Problem& p) {
   return "";
 }
 
+/// The sum of a token's products.
+std::string of_choices(DType to) {
+  return fmt::format(
+      "; a token's products are multiplied by their weights and summed in fp32, in the order of its choices, "
+      "and rounded once to {}",
+      name(to));
+}
+
 std::string by_library(DType dtype, std::string_view who) {
   return fmt::format(
       "{0} the ranks' {1} values as its library does (host: in fp32, in rank order, rounded once to {1})",
@@ -60,21 +68,19 @@ std::string result_of(const Workload& workload, const Rounding& rounding) {
 
 std::string result_of(const Problem& p, const Rounding& rounding) {
   const std::string_view type = name(p.dtype);
+  // `to`: what a rank's part of a sum is rounded to.
   const auto products = [&](DType to) {
     if (!p.traits().multiplies()) return std::string();
     return before_the_product(p) +
-           fmt::format("products accumulate in fp32 and are rounded once to {}", name(to));
+           fmt::format("products accumulate in fp32 and are rounded once to {}",
+                       name(p.traits().combines() ? p.dtype : to)) +
+           (p.traits().combines() ? of_choices(to) : "");
   };
   switch (rounding.summing) {
     case Summing::none:
       return of_one_rank(p);
     case Summing::parts:
-      if (p.traits().grouped)
-        return products(p.dtype) +
-               fmt::format(
-                   "; a token's products are multiplied by their weights and summed in fp32, in the "
-                   "order of its choices, and rounded once to {}",
-                   type);
+      if (p.traits().combines()) return products(p.dtype);
       if (p.traits().backward)
         return fmt::format(
             "parts of the gradients are computed in fp32 and rounded to {0}; they are summed in fp32 in the "
@@ -114,13 +120,14 @@ void add_summing(std::vector<Rounding>& all, Summing summing, DType staged) {
 void add_statements(const Problem& problem, std::vector<Rounding>& all) {
   const bool combines = problem.traits().combines();
   if (!problem.traits().reduces() && !combines) add_summing(all, Summing::none, problem.dtype);
-  if (problem.op == Op::allgather_attention || problem.traits().backward || combines)
+  if (problem.op == Op::allgather_attention || problem.traits().backward ||
+      (combines && !problem.traits().reduces()))
     add_summing(all, Summing::parts, problem.dtype);
   if (!problem.traits().reduces()) return;
   add_summing(all, Summing::rank_order, problem.dtype);
   if (problem.traits().multiplies() && problem.dtype != DType::f32)
     add_summing(all, Summing::rank_order, DType::f32);
-  if (problem.traits().multiplies()) add_summing(all, Summing::ring, problem.dtype);
+  if (problem.traits().multiplies() && !combines) add_summing(all, Summing::ring, problem.dtype);
   add_summing(all, Summing::library, problem.dtype);
 }
 

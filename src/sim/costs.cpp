@@ -211,11 +211,21 @@ double Costs::filled(const Elementwise& step) const {
   return static_cast<double>(problem.expected_rows()) / static_cast<double>(problem.experts.capacity);
 }
 
+/// Rows that a pass moves of a tile. Passes over the same rows, one for each destination, move their own rows
+/// only. A GPU backend carries them out as one kernel, which the simulator counts once.
+std::int64_t Costs::moved_rows(const Elementwise& step, const TileRect& rect) const {
+  const auto* const routed = std::get_if<placement::Routed>(&step.to.form);
+  if (!routed || routed->dest < 0 || machine_.sync_us > 0) return rect.rows;
+  const Routing& routing = *plan_.problem().routing;
+  return routing.count_before(routed->source, routed->dest, rect.row + rect.rows) -
+         routing.count_before(routed->source, routed->dest, rect.row);
+}
+
 /// Time of an item's reads and writes, at a worker's rate or at its share of the memory bandwidth.
 double Costs::pass_us(const Elementwise& step, std::int64_t item, std::int32_t workers) const {
   const bool rows = row_wise(step);
   const TileRect rect = step.grid.rect(step.grid.tile(rows ? step.grid.linear({item, 0}) : item));
-  const double elements = filled(step) * area(rect.rows, rows ? step.grid.cols : rect.cols);
+  const double elements = filled(step) * area(moved_rows(step, rect), rows ? step.grid.cols : rect.cols);
   const double written = elements * width_of(step.to.slice);
   const auto ranks_stored = static_cast<double>(replicas(step.to).size());
   double bytes = written;

@@ -53,6 +53,7 @@ class Costs {
   /// Time of a tile, for machines whose edge tiles cost only what they hold.
   double multiply_us(std::int64_t rows, std::int64_t cols, std::int64_t tile_rows, std::int64_t tile_cols,
                      double k) const;
+  std::int64_t moved_rows(const Elementwise& step, const TileRect& rect) const;
   double pass_us(const Elementwise& step, std::int64_t item, std::int32_t workers) const;
   double store_again_us(const Placement& at, double bytes) const;
   double scores(std::int64_t first, std::int64_t rows, const TokenRange& keys) const;

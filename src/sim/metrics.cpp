@@ -28,12 +28,18 @@ Plan computation_of(Plan plan) {
   return plan;
 }
 
-/// Max. rate of a rank's link: over its collectives, and the link's own.
-double best_gbps(const Machine& machine) {
-  double best = machine.link.gbps;
+/// Max. rate of a rank among `world` ranks: of its links to them, or of a collective between as many. Without
+/// a curve of as many, any curve counts.
+double best_gbps(const Machine& machine, int world) {
+  const Topology& topology = machine.topology;
+  const bool paired = topology.pair.gbps > 0 && world <= topology.pair_ranks;
+  double best = paired ? topology.pair.gbps * (world - 1) : machine.link.gbps;
+  const bool known =
+      std::ranges::any_of(machine.curves, [&](const Curve& curve) { return curve.ranks == world; });
   for (const Curve& curve : machine.curves)
     for (const Sample& sample : curve.samples)
-      best = std::max(best, wire_factor(curve.traffic, curve.ranks) * sample.bytes / (sample.us * 1e3));
+      if (!known || curve.ranks == world)
+        best = std::max(best, wire_factor(curve.traffic, curve.ranks) * sample.bytes / (sample.us * 1e3));
   return best;
 }
 
@@ -127,7 +133,7 @@ Result<Metrics> measure(const Plan& plan, const Machine& machine, const SimOptio
   metrics.sequential_us = simulate(*sequential, machine, options).makespan_us / options.epochs;
   if (plan.workload() || !plan.problem().traits().is_collective())
     metrics.compute_us = simulate(computation_of(*sequential), machine, options).makespan_us / options.epochs;
-  const double gbps = best_gbps(machine);
+  const double gbps = best_gbps(machine, plan.world());
   metrics.wire_us = gbps > 0 ? wire_bytes(*sequential) / (gbps * 1e3) : 0;
   metrics.flops = std::visit([](const auto& work) { return flops_of(work); }, plan.work);
   metrics.peak_tflops = peak_tflops(machine);

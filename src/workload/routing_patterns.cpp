@@ -80,9 +80,11 @@ void require_per_rank(const std::vector<std::int64_t>& rows_per_rank, int world,
   }
 }
 
-void require_experts(std::int64_t experts, std::int64_t topk, int world) {
+void require_experts(std::int64_t experts, std::int64_t topk, int world,
+                     ExpertSplit split = ExpertSplit::by_expert) {
   require_world(world);
-  if (experts < 1 || experts % world != 0)
+  if (experts < 1) throw InvalidArgument(fmt::format("experts = {} must be at least one", experts));
+  if (split == ExpertSplit::by_expert && experts % world != 0)
     throw InvalidArgument(fmt::format("experts = {} is not a multiple of {} ranks", experts, world));
   if (topk < 1 || topk > experts)
     throw InvalidArgument(fmt::format("experts per token = {} is outside [1, {}]", topk, experts));
@@ -193,9 +195,9 @@ Routing make_routing(RoutingPattern pattern, int world, const std::vector<std::i
 }
 
 Routing make_topk_routing(RoutingPattern pattern, int world, const std::vector<std::int64_t>& tokens_per_rank,
-                          const Experts& experts, std::uint64_t seed) {
+                          const Experts& experts, std::uint64_t seed, ExpertSplit split) {
   const std::int32_t all = experts.count, topk = experts.topk;
-  require_experts(all, topk, world);
+  require_experts(all, topk, world, split);
   require_per_rank(tokens_per_rank, world, all * std::int64_t{topk});
   if (pattern == RoutingPattern::empty_rank && topk == all)
     throw InvalidArgument(fmt::format("empty-rank needs more experts than the {} of a token", topk));
@@ -228,7 +230,7 @@ Routing make_topk_routing(RoutingPattern pattern, int world, const std::vector<s
         rows[static_cast<std::size_t>(choice * tokens + token)] = choices[static_cast<std::size_t>(choice)];
     }
   }
-  return Routing::to_experts(std::move(dest), all);
+  return Routing::to_experts(std::move(dest), all, split);
 }
 
 ExpertRoutings make_expert_routings(int world, std::int64_t tokens, std::int64_t experts, std::int64_t top_k,
@@ -260,7 +262,7 @@ ExpertRoutings make_expert_routings(int world, std::int64_t tokens, std::int64_t
   return {Routing(std::move(dispatch)), Routing(std::move(combine))};
 }
 
-Routing routing_from_json(std::string_view text, int experts) {
+Routing routing_from_json(std::string_view text, int experts, ExpertSplit split) {
   const nlohmann::json document = parse_json(text);
   if (!document.is_object() || document.size() != 1 || !document.contains("dest"))
     throw InvalidArgument("a routing must be {\"dest\": [[rank, …], …]} and nothing else");
@@ -284,13 +286,13 @@ Routing routing_from_json(std::string_view text, int experts) {
       dest[source].push_back(rows[row].get<std::int32_t>());
     }
   }
-  return experts > 0 ? Routing::to_experts(std::move(dest), experts) : Routing(std::move(dest));
+  return experts > 0 ? Routing::to_experts(std::move(dest), experts, split) : Routing(std::move(dest));
 }
 
-Routing read_routing_file(const std::string& path, int experts) {
+Routing read_routing_file(const std::string& path, int experts, ExpertSplit split) {
   const std::string text = read_file(path, most_routing_bytes);
   try {
-    return routing_from_json(text, experts);
+    return routing_from_json(text, experts, split);
   } catch (const InvalidArgument& error) {
     throw InvalidArgument(fmt::format("{}: {}", path, error.what()));
   }

@@ -37,7 +37,8 @@ Routing make_routing(RoutingPattern pattern, int world, const std::vector<std::i
 /// token are different experts, drawn as the pattern says with experts for ranks; all-to-one: one of them is
 /// the same for all tokens. Throws InvalidArgument as above, or if the experts do not fit.
 Routing make_topk_routing(RoutingPattern pattern, int world, const std::vector<std::int64_t>& tokens_per_rank,
-                          const Experts& experts, std::uint64_t seed);
+                          const Experts& experts, std::uint64_t seed,
+                          ExpertSplit split = ExpertSplit::by_expert);
 
 /// Routings of the two all-to-alls of a mixture of experts.
 struct ExpertRoutings {
@@ -57,8 +58,9 @@ ExpertRoutings make_expert_routings(int world, std::int64_t tokens, std::int64_t
 
 /// Parses {"dest": [[rank of row 0 of rank 0, …], [of rank 1], …]}, with no other key; with `experts`,
 /// experts for ranks. Throws InvalidArgument that names the wrong place.
-Routing routing_from_json(std::string_view text, int experts = 0);
+Routing routing_from_json(std::string_view text, int experts = 0, ExpertSplit split = ExpertSplit::by_expert);
 /// As above, from a file; messages start with its path. Throws IoError if the file cannot be read.
-Routing read_routing_file(const std::string& path, int experts = 0);
+Routing read_routing_file(const std::string& path, int experts = 0,
+                          ExpertSplit split = ExpertSplit::by_expert);
 
 }  // namespace shingle

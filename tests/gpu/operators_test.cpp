@@ -239,29 +239,32 @@ Params draw_attention_params(Dice& dice, const Problem& problem) {
   return params;
 }
 
-/// Mixtures of experts, up to four of a rank, of any routing.
+/// Mixtures of experts, some of each rank or slices of each expert, of any routing.
 Problem draw_experts(Dice& dice, int world) {
   Problem p;
   p.world = world;
-  p.op = one_of(dice, {Op::alltoall_grouped_gemm, Op::grouped_gemm_alltoall, Op::moe});
+  p.op = one_of(dice, {Op::alltoall_grouped_gemm, Op::grouped_gemm_alltoall, Op::moe,
+                       Op::allgather_grouped_gemm, Op::grouped_gemm_reducescatter, Op::moe_tp});
   p.n = 8 * dice.size(1, chance(dice, 30) ? 300 : 80);
   p.k = 8 * dice.size(1, 100);
   p.dtype = one_of(dice, {DType::bf16, DType::f16});
   p.transpose_b = chance(dice, 60);
   if (p.traits().chains()) p.inner = 8 * dice.size(1, 60);
-  if (p.op != Op::grouped_gemm_alltoall)
+  if (p.traits().before)
     p.epilogue.activation = one_of(dice, {Activation::none, Activation::silu, Activation::swiglu});
-  if (p.op == Op::alltoall_grouped_gemm && p.epilogue.activation == Activation::swiglu) p.n *= 2;
+  if (!p.traits().chains() && p.epilogue.activation == Activation::swiglu) p.n *= 2;
   route(dice, p, chance(dice, 30) ? 3000 : 400);
   return p;
 }
 
 Params draw_expert_params(Dice& dice, const Problem& problem) {
   if (chance(dice, 30)) return SequentialParams{};
-  if (chance(dice, 40))
+  if (!problem.traits().slices_experts() && chance(dice, 40))
     return ChunkedParams{.comm_workers = one_of(dice, {0, 2, 12}),
                          .chunks = static_cast<std::int32_t>(dice.size(0, 8))};
   FusedParams params;
+  params.stage_fp32 = chance(dice, 30);
+  params.mover = one_of(dice, {Mover::copy_engine, Mover::store});
   if (problem.epilogue.activation != Activation::swiglu && chance(dice, 50))
     params.tile.rows = one_of(dice, {64, 128}), params.tile.cols = 128;
   if (chance(dice, 50)) params.helpers = static_cast<std::int32_t>(dice.size(1, 24));
@@ -271,7 +274,9 @@ Params draw_expert_params(Dice& dice, const Problem& problem) {
 
 /// The same with a capacity, which some choices may not find room in.
 Problem draw_slots(Dice& dice, int world) {
-  Problem p = draw_experts(dice, world);
+  Problem p;
+  do p = draw_experts(dice, world);
+  while (!p.traits().takes_capacity());
   give_capacity(dice, p, chance(dice, 30) ? 1500 : 300);
   return p;
 }

@@ -32,11 +32,24 @@ struct Call {
   std::string plan;  ///< as text, for failures
 };
 
-/// The operator at another m, or with another routing.
+/// The operator at another m, with another routing, or an attention to some sequences.
 Problem call_of(test::Dice& draw, Problem largest) {
-  if (largest.routing == nullptr || largest.has_slots()) return with_m(largest, draw.size(1, largest.m));
-  test::reroute(draw, largest, largest.m * largest.choices());
+  if (largest.has_slots()) return with_m(largest, draw.size(1, largest.m));
+  if (largest.routing) {
+    test::reroute(draw, largest, largest.m * largest.choices());
+    return largest;
+  }
+  largest.m = draw.size(1, largest.m);
+  if (largest.traits().attends && test::chance(draw, 60))
+    largest.attention.lengths = test::random_partition(draw, largest.m, largest.m);
+  if (largest.attention.lengths.size() == 1) largest.attention.lengths.clear();
   return largest;
+}
+
+void enqueue(Context& context, int op, const Problem& problem, std::span<const Argument> arguments) {
+  if (problem.routing && !problem.has_slots()) return context.call(op, problem.routing, arguments);
+  if (!problem.attention.lengths.empty()) return context.call(op, problem.attention.lengths, arguments);
+  context.call(op, problem.m, arguments);
 }
 
 void expect_right(Call& call) {
@@ -73,9 +86,9 @@ void try_one(std::uint64_t seed) {
   for (std::int64_t i = draw.size(1, 3); i > 0; --i) {
     Problem problem = test::random_problem(draw, {.world = ranks, .m = 90, .n = 70, .k = 50});
     problem.world = ranks;
-    if (test::chance(draw, 20)) problem = test::random_attention(draw, ranks, 90);
+    if (test::chance(draw, 30)) problem = test::random_attention(draw, ranks, 90);
     if (problem.traits().routes()) test::route(draw, problem, 40);
-    if (problem.traits().grouped && test::chance(draw, 50)) test::give_capacity(draw, problem, 40);
+    if (problem.traits().takes_capacity() && test::chance(draw, 50)) test::give_capacity(draw, problem, 40);
     if (problem.transpose_a) problem.transpose_a = false;
     if (problem.norm.enabled) problem.n += 32;
     problem.validate();
@@ -91,10 +104,7 @@ void try_one(std::uint64_t seed) {
     call.memory = std::make_unique<Workspace>(*world, *call.inputs);
     call.memory->poison_outputs();
     if (auto plan = make_plan(problem, machine, options.choose(problem))) call.plan = to_text(*plan);
-    if (problem.routing && !problem.has_slots())
-      context.call(op, problem.routing, call.memory->arguments(problem));
-    else
-      context.call(op, problem.m, call.memory->arguments(problem));
+    enqueue(context, op, problem, call.memory->arguments(problem));
   }
   context.synchronize();
   for (Call& call : calls) expect_right(call);

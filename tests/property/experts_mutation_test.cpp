@@ -24,28 +24,49 @@ Problem experts(Op op) {
     for (int choice = 0; choice < 2; ++choice)
       for (std::int32_t token = 0; token < 8; ++token)
         dest[rank].push_back((token * 5 + choice + static_cast<std::int32_t>(rank)) % 6);
-  problem.routing = std::make_shared<const Routing>(Routing::to_experts(std::move(dest), 6));
+  problem.routing = std::make_shared<const Routing>(
+      Routing::to_experts(std::move(dest), 6, problem.traits().expert_split()));
   return problem;
 }
 
-std::vector<Plan> plans(Op op) {
-  return {plan_sequential(experts(op), {}, {}).value(), plan_chunked(experts(op), {}, {.chunks = 2}).value(),
-          plan_fused(experts(op), {}, {}).value()};
+/// Tensor-parallel experts by `fused`, with helpers if `machine` has workers for them.
+std::vector<Plan> sliced(Op op, const Machine& machine = {}) {
+  return {plan_fused(experts(op), machine, {}).value(),
+          plan_fused(experts(op), machine, {.mover = Mover::store}).value()};
+}
+Machine with_helpers() {
+  Machine machine;
+  machine.workers = 64;
+  return machine;
 }
 
+std::vector<Plan> plans(Op op) {
+  std::vector<Plan> all{plan_sequential(experts(op), {}, {}).value(),
+                        plan_fused(experts(op), {}, {}).value()};
+  if (traits(op).slices_experts())
+    all.push_back(plan_fused(experts(op), with_helpers(), {.mover = Mover::store}).value());
+  else
+    all.push_back(plan_chunked(experts(op), {}, {.chunks = 2}).value());
+  return all;
+}
+
+constexpr Op every_op[] = {Op::alltoall_grouped_gemm,  Op::grouped_gemm_alltoall,      Op::moe,
+                           Op::allgather_grouped_gemm, Op::grouped_gemm_reducescatter, Op::moe_tp};
+
 TEST(WrongExperts, RowsWithTheWeightOfOthers) {
-  for (const Op op : {Op::alltoall_grouped_gemm, Op::grouped_gemm_alltoall, Op::moe})
+  for (const Op op : every_op)
     for (const Plan& plan : plans(op)) {
-      expect_refused<Gemm>(plan, "content", [](Gemm& g) {
-        g.groups.front().weight = 1 - g.groups.front().weight;
+      const auto weights = static_cast<std::int32_t>(plan.problem().weights());
+      expect_refused<Gemm>(plan, "content", [&](Gemm& g) {
+        g.groups.front().weight = (g.groups.front().weight + 1) % weights;
         return true;
       });
       expect_refused<Gemm>(plan, "", [](Gemm& g) {
         std::swap(g.groups.front().a_row, g.groups.back().a_row);
         return true;
       });
-      expect_refused<Gemm>(plan, "well-formed", [](Gemm& g) {
-        g.groups.front().weight = 2;
+      expect_refused<Gemm>(plan, "well-formed", [&](Gemm& g) {
+        g.groups.front().weight = weights;
         return true;
       });
       expect_refused<Gemm>(plan, "well-formed", [](Gemm& g) {
@@ -64,32 +85,33 @@ TEST(WrongExperts, RowsWithTheWeightOfOthers) {
 }
 
 TEST(WrongExperts, ChoicesOfOtherTokensOrWeights) {
-  for (const Op op : {Op::grouped_gemm_alltoall, Op::moe})
+  for (const Op op : {Op::grouped_gemm_alltoall, Op::moe, Op::grouped_gemm_reducescatter, Op::moe_tp})
     for (const Plan& plan : plans(op)) {
       const auto combines = [](const Elementwise& pass) { return pass.factors != Slice{}; };
-      expect_refused<Elementwise>(plan, "content", [&](Elementwise& pass) {
+      test::expect_pass_refused(plan, "content", [&](Elementwise& pass) {
         if (!combines(pass)) return false;
         std::swap(pass.from[0], pass.from[1]);
         return true;
       });
-      expect_refused<Elementwise>(plan, "content", [&](Elementwise& pass) {
+      test::expect_pass_refused(plan, "content", [&](Elementwise& pass) {
         if (!combines(pass)) return false;
         pass.from[1] = pass.from[0];
         return true;
       });
-      expect_refused<Elementwise>(plan, "content", [&](Elementwise& pass) {
+      test::expect_pass_refused(plan, "content", [&](Elementwise& pass) {
         if (!combines(pass)) return false;
-        pass.factors.buffer = pass.to.slice.buffer;  // poisoned memory for weights
+        pass.factors = pass.from[0].slice;  // products for weights
+        pass.factors.rows = pass.grid.rows;
         pass.factors.cols = 2;
         return true;
       });
       // A plain sum, without weights.
-      expect_refused<Elementwise>(plan, "content", [&](Elementwise& pass) {
+      test::expect_pass_refused(plan, "content", [&](Elementwise& pass) {
         if (!combines(pass)) return false;
         pass.factors = {};
         return true;
       });
-      expect_refused<Elementwise>(plan, "", [&](Elementwise& pass) {
+      test::expect_pass_refused(plan, "", [&](Elementwise& pass) {
         if (!combines(pass)) return false;
         pass.from.pop_back();
         return true;
@@ -99,7 +121,7 @@ TEST(WrongExperts, ChoicesOfOtherTokensOrWeights) {
 
 TEST(WrongExperts, TokensToOtherExpertsOrTooEarly) {
   for (const Op op : {Op::alltoall_grouped_gemm, Op::moe}) {
-    const Plan plan = plan_fused(experts(op), {}, {}).value();
+    const Plan plan = plan_fused(experts(op), {}, {.mover = Mover::store}).value();
     expect_refused<Elementwise>(plan, "", [](Elementwise& pass) {
       auto* to = std::get_if<placement::Routed>(&pass.to.form);
       if (to == nullptr) return false;
@@ -123,6 +145,43 @@ TEST(WrongExperts, TokensToOtherExpertsOrTooEarly) {
   }
 }
 
+TEST(WrongExperts, CopiesOfOtherTokensOrUnannounced) {
+  for (const Op op : {Op::alltoall_grouped_gemm, Op::moe}) {
+    const Plan plan = plan_fused(experts(op), {}, {.comm_rows = 1}).value();
+    expect_refused<Elementwise>(plan, "", [](Elementwise& pass) {
+      auto* pools = std::get_if<placement::Pools>(&pass.to.form);
+      if (pools == nullptr) return false;
+      std::ranges::rotate(pools->bases, pools->bases.begin() + 1);
+      return true;
+    });
+    expect_refused<Copy>(plan, "", [](Copy& copy) {
+      copy.from.row += copy.from.row == 0 ? 1 : -1;
+      return true;
+    });
+    expect_refused<Copy>(plan, "", [](Copy& copy) {
+      --copy.to.row;
+      return true;
+    });
+    expect_refused<Gemm>(plan, "race", [](Gemm& g) {
+      if (g.gates.empty()) return false;
+      --g.gates.front().targets.back();
+      return true;
+    });
+    // Tokens that were not packed yet, or a peer that still reads those of the epoch before. In moe the
+    // compute lane awaits the peers too.
+    for (const std::string_view name : {"packed", "begun"}) {
+      if (name == "begun" && op == Op::moe) continue;
+      const auto counter = std::ranges::find(plan.counters, name, &Counter::name);
+      ASSERT_NE(counter, plan.counters.end());
+      expect_refused<Await>(plan, "", [&](Await& await) {
+        if (await.counter.counter != counter - plan.counters.begin()) return false;
+        --await.target;
+        return true;
+      });
+    }
+  }
+}
+
 TEST(WrongExperts, ProductsToOtherRowsOrUnannounced) {
   for (const Op op : {Op::grouped_gemm_alltoall, Op::moe}) {
     const Plan plan = plan_fused(experts(op), {}, {}).value();
@@ -142,6 +201,141 @@ TEST(WrongExperts, ProductsToOtherRowsOrUnannounced) {
       const bool stored = plan.counters[static_cast<std::size_t>(a.counter.counter)].name == "stored";
       if (!stored || a.counter.entry == a.counter.rank) return false;
       --a.target;
+      return true;
+    });
+  }
+}
+
+/// Part of each rank's tokens in a buffer that has those of all three.
+constexpr std::int64_t part = 8;
+
+/// The same slice in the part of the next rank.
+Slice in_next_part(Slice slice) {
+  slice.row = (slice.row + part) % (3 * part);
+  return slice;
+}
+
+// What is read too early is absent (content), or still on its way (race).
+
+TEST(WrongSlicedExperts, TokensInOtherPlacesOrTooEarly) {
+  for (const Op op : {Op::allgather_grouped_gemm, Op::moe_tp}) {
+    for (const Machine& machine : {Machine{}, with_helpers()})
+      for (const Plan& plan : sliced(op, machine)) {
+        const auto sorts = [](const Elementwise& pass) {
+          return std::holds_alternative<placement::Pools>(pass.to.form);
+        };
+        expect_refused<Elementwise>(plan, "", [&](Elementwise& pass) {
+          if (!sorts(pass)) return false;
+          auto& pools = std::get<placement::Pools>(pass.to.form);
+          pools.source = (pools.source + 1) % 3;
+          return true;
+        });
+        expect_refused<Elementwise>(plan, "", [&](Elementwise& pass) {
+          if (!sorts(pass)) return false;
+          std::ranges::rotate(std::get<placement::Pools>(pass.to.form).bases,
+                              std::get<placement::Pools>(pass.to.form).bases.begin() + 1);
+          return true;
+        });
+        // The tokens of another rank.
+        expect_refused<Elementwise>(plan, "", [&](Elementwise& pass) {
+          if (!sorts(pass) ||
+              plan.buffers[static_cast<std::size_t>(pass.from[0].slice.buffer)].role == Role::a)
+            return false;
+          pass.from[0].slice = in_next_part(pass.from[0].slice);
+          return true;
+        });
+        // Without helpers, the lane of the product sorts the tokens.
+        if (machine.workers > 1)
+          expect_refused<Gemm>(plan, "", [](Gemm& g) {
+            if (g.gates.empty()) return false;
+            --g.gates.front().targets.back();
+            return true;
+          });
+        expect_refused<Await>(plan, "", [&](Await& a) {
+          if (plan.counters[static_cast<std::size_t>(a.counter.counter)].name != "arrived") return false;
+          --a.target;
+          return true;
+        });
+      }
+    expect_refused<Copy>(sliced(op).front(), "", [](Copy& copy) {
+      copy.to = in_next_part(copy.to);
+      return true;
+    });
+  }
+}
+
+TEST(WrongSlicedExperts, SumsOfOtherTokensOrTooEarly) {
+  for (const Op op : {Op::grouped_gemm_reducescatter, Op::moe_tp})
+    for (const Machine& machine : {Machine{}, with_helpers()})
+      for (const Plan& plan : sliced(op, machine)) {
+        const auto is = [&](const Slice& slice, std::string_view name) {
+          return slice.buffer >= 0 && plan.buffers[static_cast<std::size_t>(slice.buffer)].name == name;
+        };
+        const auto refused = [&](const std::string& rule, const std::function<void(Elementwise&)>& edit) {
+          test::expect_pass_refused(plan, rule, [&](Elementwise& pass) {
+            if (pass.factors == Slice{}) return false;
+            edit(pass);
+            return true;
+          });
+        };
+        refused("", [&](Elementwise& pass) {
+          if (is(pass.factors, "weights"))
+            pass.factors = in_next_part(pass.factors);
+          else
+            ++pass.factors.row, --pass.factors.rows;
+        });
+        refused("", [&](Elementwise& pass) { pass.to.slice = in_next_part(pass.to.slice); });
+        refused("", [](Elementwise& pass) { pass.to.slice.rank = (pass.to.slice.rank + 1) % 3; });
+        refused("race", [](Elementwise& pass) { --pass.gates.front().targets.front(); });
+        refused("", [](Elementwise& pass) {
+          auto& pools = std::get<placement::Pools>(pass.from[1].form);
+          pools.source = (pools.source + 1) % 3;
+        });
+        const auto sums = [&](const Elementwise& pass) { return is(pass.from[0].slice, "staging"); };
+        expect_refused<Elementwise>(plan, "content", [&](Elementwise& pass) {
+          if (!sums(pass)) return false;
+          pass.from.pop_back();
+          return true;
+        });
+        expect_refused<Elementwise>(plan, "content", [&](Elementwise& pass) {
+          if (!sums(pass)) return false;
+          pass.from[2] = pass.from[1];
+          return true;
+        });
+        expect_refused<Elementwise>(plan, "rounding", [&](Elementwise& pass) {
+          if (!sums(pass)) return false;
+          std::swap(pass.from[0], pass.from[2]);
+          return true;
+        });
+        expect_refused<Await>(plan, "", [&](Await& a) {
+          if (plan.counters[static_cast<std::size_t>(a.counter.counter)].name != "stored") return false;
+          --a.target;
+          return true;
+        });
+      }
+}
+
+TEST(WrongSlicedExperts, WeightsThatHaveNotArrived) {
+  for (const Op op : {Op::grouped_gemm_reducescatter, Op::moe_tp})
+    for (const Plan& plan : sliced(op))
+      expect_refused<Elementwise>(plan, "", [](Elementwise& pass) {
+        if (pass.factors == Slice{} || pass.gates.size() < 2) return false;
+        pass.gates.pop_back();
+        return true;
+      });
+}
+
+TEST(WrongSlicedExperts, CollectivesOfOtherRowsOrTooEarly) {
+  for (const Op op : {Op::allgather_grouped_gemm, Op::grouped_gemm_reducescatter, Op::moe_tp}) {
+    const Plan plan = plan_sequential(experts(op), {}, {}).value();
+    expect_refused<Await>(plan, "", [](Await& a) {
+      --a.target;
+      return true;
+    });
+    expect_refused<Elementwise>(plan, "", [&](Elementwise& pass) {
+      const bool sorts = pass.factors == Slice{};
+      Slice& at = sorts ? pass.from[0].slice : pass.factors;
+      at = in_next_part(at);
       return true;
     });
   }

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "shingle/base/error.hpp"
 #include "shingle/plan/placement.hpp"
 #include "shingle/planner/planner.hpp"
@@ -14,11 +16,28 @@ namespace {
 using test::Dice;
 using ::testing::HasSubstr;
 
+constexpr std::initializer_list<Op> by_expert{Op::alltoall_grouped_gemm, Op::grouped_gemm_alltoall, Op::moe},
+    by_slice{Op::allgather_grouped_gemm, Op::grouped_gemm_reducescatter, Op::moe_tp};
+
+std::vector<Op> any_split() {
+  std::vector<Op> ops(by_expert);
+  ops.insert(ops.end(), by_slice);
+  return ops;
+}
+
+/// The params, without those of mechanisms that do not plan the problem.
+std::vector<Params> planned(const Problem& problem, std::vector<Params> params) {
+  if (problem.traits().slices_experts())
+    std::erase_if(params, [](const Params& of) { return mechanism_of(of) == Mechanism::chunked; });
+  return params;
+}
+
 std::vector<Params> forms(Dice& dice, const Problem& problem) {
   auto fused = std::get<FusedParams>(test::random_params(dice, problem, Mechanism::fused));
   fused.helpers = std::min(fused.helpers, 1);  // of two workers
-  return {SequentialParams{}, ChunkedParams{}, test::random_params(dice, problem, Mechanism::chunked),
-          FusedParams{}, fused};
+  return planned(problem,
+                 {SequentialParams{}, ChunkedParams{}, test::random_params(dice, problem, Mechanism::chunked),
+                  FusedParams{}, FusedParams{.mover = Mover::store}, fused});
 }
 
 Problem random_experts(Dice& dice, const test::Limits& limits) {
@@ -27,11 +46,18 @@ Problem random_experts(Dice& dice, const test::Limits& limits) {
   while (!problem.traits().grouped);
   return problem;
 }
+Problem random_experts(Dice& dice, const test::Limits& limits, ExpertSplit split) {
+  Problem problem;
+  do problem = random_experts(dice, limits);
+  while (problem.traits().expert_split() != split);
+  return problem;
+}
 
 Problem experts(Op op, int world, std::vector<std::vector<std::int32_t>> dest, Experts of) {
   Problem problem{.op = op, .world = world, .n = 24, .k = 40};
   problem.experts = of;
-  problem.routing = std::make_shared<const Routing>(Routing::to_experts(std::move(dest), of.count));
+  problem.routing = std::make_shared<const Routing>(
+      Routing::to_experts(std::move(dest), of.count, problem.traits().expert_split()));
   if (problem.traits().chains()) problem.inner = 16;
   for (int rank = 0; rank < world; ++rank)
     problem.m = larger(problem.m, problem.routing->rows(rank) / of.topk);
@@ -60,13 +86,13 @@ TEST(Experts, AreRightForAnyRoutingAndRanks) {
 
 TEST(Experts, SpanSeveralTilesEach) {
   Dice dice(6);
-  for (const Op op : {Op::alltoall_grouped_gemm, Op::grouped_gemm_alltoall, Op::moe}) {
+  for (const Op op : any_split()) {
     std::vector<std::vector<std::int32_t>> dest(2);
     for (auto& rows : dest)
       for (int row = 0; row < 1400; ++row) rows.push_back(static_cast<std::int32_t>(dice.size(0, 3)));
     const Problem problem = experts(op, 2, std::move(dest), {4, 2});
-    test::expect_right(problem, {SequentialParams{}, ChunkedParams{.chunks = 3},
-                                 FusedParams{.tile = {.rows = 64, .cols = 16}}});
+    test::expect_right(problem, planned(problem, {SequentialParams{}, ChunkedParams{.chunks = 3},
+                                                  FusedParams{.tile = {.rows = 64, .cols = 16}}}));
     const FusedParams clusters{.tile = {.rows = 32, .cols = 16, .order = {Raster::along_n, 4, 2, 1, 0}}};
     test::expect_right(problem, {clusters});
     EXPECT_GT(empty_tiles(plan_fused(problem, {}, clusters).value()), 0);
@@ -74,10 +100,10 @@ TEST(Experts, SpanSeveralTilesEach) {
 }
 
 TEST(Experts, WithoutRowsForSomeOrAll) {
-  for (const Op op : {Op::alltoall_grouped_gemm, Op::grouped_gemm_alltoall, Op::moe}) {
+  for (const Op op : any_split()) {
     const auto right = [&](std::vector<std::vector<std::int32_t>> dest) {
-      test::expect_right(experts(op, 2, std::move(dest), {4, 2}),
-                         {SequentialParams{}, ChunkedParams{}, FusedParams{}});
+      const Problem problem = experts(op, 2, std::move(dest), {4, 2});
+      test::expect_right(problem, planned(problem, {SequentialParams{}, ChunkedParams{}, FusedParams{}}));
     };
     right({{3, 3, 3, 3}, {3, 3}});  // all to one, and the same expert twice for a token
     right({{}, {0, 2}});
@@ -124,7 +150,7 @@ std::int64_t rows_of(const Plan& plan, std::string_view name, int rank) {
 TEST(Experts, NeedNoMoreTilesInChunks) {
   Dice dice(9);
   for (int i = 0; i < 100; ++i) {
-    const Problem problem = random_experts(dice, {.world = 6, .m = 200});
+    const Problem problem = random_experts(dice, {.world = 6, .m = 200}, ExpertSplit::by_expert);
     Machine machine = test::random_machine(dice);
     machine.workers = machine.collective_workers + 1;
     const Plan whole = plan_sequential(problem, machine, {}).value();
@@ -157,6 +183,55 @@ TEST(Experts, ChunksHaveAboutEquallyManyTiles) {
   }
 }
 
+/// Elements that a rank stores on other ranks, in rows of so many columns.
+std::int64_t sent_elements(const Plan& plan, int rank, std::int64_t cols) {
+  std::int64_t elements = 0;
+  std::set<std::int32_t> queues;
+  for (const Lane& lane : plan.ranks[static_cast<std::size_t>(rank)].lanes)
+    for (const Step& step : lane.steps) {
+      if (const auto* const copy = std::get_if<Copy>(&step); copy && copy->to.rank != rank)
+        elements += copy->to.cols == cols ? copy->to.rows * cols : 0;
+      const auto* const pass = std::get_if<Elementwise>(&step);
+      const bool shared = pass != nullptr && pass->queue >= 0 && !queues.insert(pass->queue).second;
+      if (pass != nullptr && !shared && pass->to.slice.rank != rank && pass->grid.cols == cols)
+        elements += pass->grid.rows * cols;
+    }
+  return elements;
+}
+
+TEST(Experts, SlicedOnesSendATokenOnceAndItsSumOnce) {
+  Dice dice(11);
+  for (int i = 0; i < 100; ++i) {
+    Problem problem = random_experts(dice, {.world = 6, .m = 200}, ExpertSplit::by_slice);
+    if (problem.n == problem.k || problem.experts.topk == problem.n || problem.experts.topk == problem.k)
+      continue;  // matrices are told apart by their columns
+    const FusedParams params{.mover = i % 2 == 0 ? Mover::copy_engine : Mover::store};
+    const Plan plan = plan_fused(problem, {}, params).value();
+    const auto tokens = [&](int rank) { return problem.routing->rows(rank) / problem.experts.topk; };
+    std::int64_t all = 0;
+    for (int rank = 0; rank < problem.world; ++rank) all += tokens(rank);
+    for (int rank = 0; rank < problem.world; ++rank) {
+      const std::int64_t to = problem.world - 1;
+      EXPECT_EQ(sent_elements(plan, rank, problem.k),
+                problem.traits().before ? to * tokens(rank) * problem.k : 0);
+      EXPECT_EQ(sent_elements(plan, rank, problem.n),
+                problem.traits().after ? (all - tokens(rank)) * problem.n : 0);
+    }
+  }
+}
+
+TEST(Experts, SlicedOnesNeedNoMoreTilesWhenTokensArriveInTurn) {
+  Dice dice(12);
+  for (int i = 0; i < 100; ++i) {
+    const Problem problem = random_experts(dice, {.world = 6, .m = 200}, ExpertSplit::by_slice);
+    Machine machine;
+    machine.tile_rows = static_cast<std::int32_t>(dice.size(8, 64));
+    const Plan whole = plan_sequential(problem, machine, {}).value(),
+               plan = plan_fused(problem, machine, {}).value();
+    for (int rank = 0; rank < problem.world; ++rank) EXPECT_EQ(tiles_of(plan, rank), tiles_of(whole, rank));
+  }
+}
+
 TEST(Experts, RefuseWhatTheyDoNotHave) {
   const auto refused = [](const std::string& why, const std::function<void(Problem&)>& edit) {
     Problem problem = experts(Op::moe, 2, {{0, 3}, {1, 2}}, {4, 2});
@@ -174,6 +249,13 @@ TEST(Experts, RefuseWhatTheyDoNotHave) {
   refused("sends rows to ranks, but the routing has experts",
           [](Problem& p) { p.op = Op::alltoall_gemm, p.experts = {}, p.inner = 0, p.m = 2; });
   refused("has no experts", [](Problem& p) { p.op = Op::gemm, p.routing = nullptr, p.inner = 0; });
+  refused("moe-tp has a slice of every expert on each rank: its routing must be split by slice",
+          [](Problem& p) { p.op = Op::moe_tp; });
+  refused("moe has a part of the experts on each rank: its routing must be split by expert", [](Problem& p) {
+    p.routing = std::make_shared<const Routing>(
+        Routing::to_experts(p.routing->table(), p.experts.count, ExpertSplit::by_slice));
+  });
+  refused("0 experts; moe needs at least 1", [](Problem& p) { p.experts.count = 0; });
   refused("it sums products", [](Problem& p) {
     p.op = Op::grouped_gemm_alltoall, p.inner = 0, p.epilogue.activation = Activation::silu;
   });

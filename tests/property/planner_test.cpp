@@ -76,8 +76,8 @@ std::optional<std::string> excuse_of_low_latency(const Problem& p, const Machine
 /// Why there can be no plan. All there is; whatever else a planner refuses is a defect.
 std::optional<std::string> excuse(const Problem& p, const Machine& machine, const Params& params) {
   const Mechanism mechanism = mechanism_of(params);
-  if (p.traits().grouped && mechanism != Mechanism::sequential && mechanism != Mechanism::chunked &&
-      mechanism != Mechanism::fused)
+  if (p.traits().grouped && mechanism != Mechanism::sequential && mechanism != Mechanism::fused &&
+      (mechanism != Mechanism::chunked || p.traits().slices_experts()))
     return "experts";
   // Collectives gather rows; those of an A that is stored by columns are not contiguous.
   if (p.traits().gathers() && p.transpose_a) return "transpose_a";
@@ -214,6 +214,12 @@ std::int64_t expected_elements(const Problem& p, const Plan& plan, int rank) {
       return p.routing->received(rank) * p.n;
     case Op::moe:
       return p.routing->rows(rank) * p.k + p.routing->received(rank) * p.n;
+    case Op::allgather_grouped_gemm:
+      return p.m * p.k;
+    case Op::grouped_gemm_reducescatter:
+      return p.m * p.experts.topk + p.world * p.m * p.n;
+    case Op::moe_tp:
+      return p.m * (p.k + p.experts.topk) + p.world * p.m * p.n;
     case Op::mlp:
       return p.shard_rows() * p.k + p.world * p.shard_rows() * p.n;
   }

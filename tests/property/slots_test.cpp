@@ -24,7 +24,7 @@ constexpr Op operators[] = {Op::alltoall_grouped_gemm, Op::grouped_gemm_alltoall
 Problem random_slots(Dice& dice, int most_ranks = 8) {
   Problem problem;
   do problem = test::random_problem(dice, {.world = most_ranks, .m = 40, .n = 40, .k = 32});
-  while (!problem.traits().grouped);
+  while (!problem.traits().takes_capacity());
   test::give_capacity(dice, problem, 40);
   return problem;
 }
@@ -267,6 +267,7 @@ TEST(Slots, RefuseWhatTheyDoNotHave) {
   refused("the routing has 3 slots for each expert, the operator a capacity of 0",
           [](Problem& p) { p.experts.capacity = 0; });
   refused("capacity = -1 must not be negative", [](Problem& p) { p.experts.capacity = -1; });
+  refused("capacity = 3, but moe-tp needs a routing of the host", [](Problem& p) { p.op = Op::moe_tp; });
   refused("m = 0 is outside [1, 2147483647]", [](Problem& p) { p.m = 0; });
   refused("dtype = i32 is not f32, bf16 or f16", [](Problem& p) { p.dtype = DType::i32; });
   const Problem problem =
@@ -274,6 +275,17 @@ TEST(Slots, RefuseWhatTheyDoNotHave) {
   const auto chunked = plan_chunked(problem, {}, {});
   ASSERT_FALSE(chunked);
   EXPECT_THAT(chunked.reason(), HasSubstr("chunked does not plan experts with a capacity"));
+}
+
+TEST(Slots, ArePushedByWorkers) {
+  const Problem problem =
+      with_m({.op = Op::moe, .world = 2, .n = 8, .k = 8, .inner = 8, .experts = {4, 2, 3}}, 6);
+  const Plan plan = plan_fused(problem, {}, {.comm_rows = 4, .mover = Mover::copy_engine}).value();
+  const auto params = std::get<FusedParams>(params_of(plan));
+  EXPECT_EQ(params.mover, Mover::store);
+  EXPECT_EQ(params.comm_rows, 0);
+  for (const RankPlan& rank : plan.ranks)
+    for (const Lane& lane : rank.lanes) EXPECT_EQ(lane.kind, LaneKind::compute) << lane.name;
 }
 
 TEST(Slots, NeedNoMoreThanTheTokensOfACall) {

@@ -8,12 +8,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 import torch.distributed as dist  # noqa: E402
+from host_contexts import K, N, close, host_ranks  # noqa: E402
 from ranks import on_ranks  # noqa: E402
 from shingle import _abi, errors  # noqa: E402
 from shingle.torch import configure, contexts, native, overlapped, sequential, warmup  # noqa: E402
 from shingle.torch.choices import LIBRARY, PREDICTED, Shape, table  # noqa: E402
 from shingle.torch.warming import forced  # noqa: E402
-from test_torch_overlapped import K, N, close, host_ranks  # noqa: E402
 
 if native.library() is None:
     pytest.skip("no libshingle_torch.so beside libshingle.so", allow_module_level=True)

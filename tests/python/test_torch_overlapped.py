@@ -1,60 +1,15 @@
-"""The CUDA kernels without a GPU: their calls go to a context of one host rank, on CPU tensors.
-
-This checks what they pass (roles, shapes, strides, transposes) and how they choose; not streams.
-"""
-
-import contextlib
-import ctypes
-import os
-import pathlib
+"""The CUDA kernels of ops with products, without a GPU; their choices, and warmup."""
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 import torch.distributed as dist  # noqa: E402
+from host_contexts import K, N, close, host_ranks, results  # noqa: E402
 from ranks import on_ranks  # noqa: E402
-from shingle import _abi, errors  # noqa: E402
-from shingle.context import World  # noqa: E402
-from shingle.torch import configure, contexts, overlapped, sequential, shapes, warming  # noqa: E402
+from shingle import errors  # noqa: E402
+from shingle.torch import configure, contexts, overlapped, warming  # noqa: E402
 from shingle.torch.choices import LIBRARY, PREDICTED, Shape, Table, by, fastest, table  # noqa: E402
 from shingle.torch.settings import settings  # noqa: E402
-
-if not os.path.exists(_abi.library_path()):
-    pytest.skip("no libshingle.so: set SHINGLE_LIBRARY", allow_module_level=True)
-
-K, N = 8, 6
-
-
-@contextlib.contextmanager
-def host_ranks(capturing=False):
-    """Contexts of one host rank in place of CUDA's."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(contexts, "make_world", lambda group, device: World(backend="host", ranks=1))
-        patch.setattr(overlapped, "current_stream", lambda index: 0)
-        patch.setattr(torch.cuda, "current_device", lambda: None)
-        patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
-        patch.setattr(overlapped, "enqueue", enqueue_and_wait)
-        patch.setattr(overlapped, "staged", host_matrix)
-        configure(min_m=1, max_m=64, native=False)
-        yield
-        contexts.release()
-
-
-def enqueue_and_wait(*args, enqueue=overlapped.enqueue, **options):
-    """Host ranks read the tensors later. CUDA's allocator orders their reuse; the CPU's does not."""
-    enqueue(*args, **options)
-    for made in contexts._contexts.values():
-        made.context.synchronize()
-
-
-def host_matrix(address, rows, columns, dtype):
-    memory = (ctypes.c_char * (rows * columns * dtype.itemsize)).from_address(address)
-    return torch.frombuffer(memory, dtype=dtype).view(rows, columns)
-
-
-def results(kernel, *args):
-    """Results of the overlapped and of the sequential kernel."""
-    return getattr(overlapped, kernel)(*args), getattr(sequential, kernel)(*args)
 
 
 def kernels_case():
@@ -76,23 +31,6 @@ def kernels_case():
                     close(*results("gather_gradients", random(5, N), x, weight, "0", True), dense=False)
                     close(*results("all_to_all_gemm", x, weight, "0", [5]))
                     close(*results("gemm_all_to_all", x, weight, "0", [5]))
-                wide_heads = random(5, 4 * K)
-                for q in (wide_heads[:, : 2 * K].contiguous(), wide_heads[:, : 2 * K], wide_heads[:, ::2]):
-                    for causal in (False, True):
-                        k, v = random(5, K), random(5, K)
-                        for to in (random(N, 2 * K), random(2 * K, N).t()):
-                            close(*results("attention_reduce_scatter", q, k, v, to, "0", K // 2, causal))
-                        close(*results("ulysses_attention", q, k, v, "0", K // 2, causal))
-                        close(*results("ring_attention", q, k, v, "0", K // 2, causal, False, 5))
-                        close(*results("ring_attention", q, k, v, "0", K // 2, causal, True, 5))
-                        for order in ((causal, False, 5), (causal, True, 5)):
-                            ring = q, k, v, "0", K // 2, *order
-                            kept, expected = results("ring_attention_with_lse", *ring)
-                            close(kept, expected)
-                            assert kept[1].dtype == torch.float32
-                            torch.testing.assert_close(kept[1], expected[1], atol=1e-5, rtol=1e-5)
-                            for grad in (random(5, 2 * K), random(5, 4 * K)[:, ::2]):
-                                close(*results("ring_gradients", grad, q, k, v, *kept, *ring[3:]))
                 norm = random(5, N), random(N)
                 close(*results("gemm_all_reduce_norm", x, w, *norm, "0", random(N), 1e-3))
                 close(*results("gemm_all_reduce_norm", x, w, *norm, "0", None, 1e-5))
@@ -102,74 +40,11 @@ def kernels_case():
                     inner = random(N, 4 if activation == "swiglu" else 8)
                     close(*results("mlp", x, up, inner, "0", activation))
                 close(*results("mlp", x, up, down.t().contiguous().t(), "0", "swiglu"))
-        for op in ("mlp", "attention+reducescatter", "ulysses-attention", "allgather+attention", "attention-backward"):
-            assert overlapped.counts["overlapped." + op] > 0 and not overlapped.counts["sequential." + op]
-
-
-def close(got, expected, dense=True):
-    flat = torch.utils._pytree.tree_leaves
-    for g, e in zip(flat(got), flat(expected), strict=True):
-        assert g.shape == e.shape and g.dtype == e.dtype and g.stride() == e.stride()
-        assert g.is_contiguous() or not dense
-        torch.testing.assert_close(g, e, atol=5e-2, rtol=5e-2)
+        assert overlapped.counts["overlapped.mlp"] > 0 and not overlapped.counts["sequential.mlp"]
 
 
 def test_kernels_pass_what_the_context_expects():
     on_ranks(1, kernels_case)
-
-
-def attention_choice_case():
-    """A forward by c10d keeps a log-sum-exp if backward may be overlapped; without one backward attends again."""
-    q, k, v, grad = (torch.randn(5, columns) for columns in (2 * K, K, K, 2 * K))
-    ring, counts = (q, k, v, "0", K // 2, True, False, 5), overlapped.counts
-    forward = Shape("allgather+attention", 2 * K, 2 * K, "f32", 1, attention=(4, 2, K // 2, True))
-    backward = forward._replace(op="attention-backward")
-    _, expected = sequential.ring_attention_with_lse(*ring)
-    gradients = sequential.ring_gradients(grad, q, k, v, None, None, *ring[3:])
-    with host_ranks(), pytest.MonkeyPatch.context() as patch:
-        for overlaps in ({}, {forward}, {backward}, {backward._replace(captured=True)}, {forward, backward}):
-            by_table = {of: [(64, "ring" if of in overlaps else LIBRARY)]
-                        for shape in (forward, backward) for of in (shape, shape._replace(captured=True))}  # fmt: skip
-            patch.setattr(table, "rows", by_table)
-            counts.clear()
-            out, lse = overlapped.ring_attention_with_lse(*ring)
-            if overlaps:
-                torch.testing.assert_close(lse, expected)
-            else:
-                assert lse.isnan().all()
-            close(overlapped.ring_gradients(grad, q, k, v, out, lse, *ring[3:]), gradients)
-            close(overlapped.ring_gradients(grad, q, k, v, None, None, *ring[3:]), gradients)
-            for shape in (forward, backward):
-                way = "overlapped." if shape in overlaps else "sequential."
-                assert counts == counts | {way + shape.op: 1}, (overlaps, counts)
-
-
-def test_choices_of_attention_agree_on_the_log_sum_exp():
-    on_ranks(1, attention_choice_case)
-
-
-def test_rule_of_the_backward_of_attention():
-    """What decides on CUDA whether forward keeps a log-sum-exp."""
-
-    class Cuda:
-        is_cuda, device, shape = True, 0, (4, 256)
-
-        def __init__(self, dtype):
-            self.dtype = dtype
-
-    def takes(dtype, head_dim, capability=(9, 0), cudnn=shapes.LEAST_CUDNN):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-            patch.setattr(torch.backends.cudnn, "version", lambda: cudnn)
-            return shapes.backward_takes_lse(Cuda(dtype), head_dim)
-
-    for dtype in (torch.bfloat16, torch.float16):
-        assert takes(dtype, 64) and takes(dtype, 256) and takes(dtype, 128, (10, 0))
-        assert not takes(dtype, 136, (8, 0)) and not takes(dtype, 100) and not takes(dtype, 264)
-        assert not takes(dtype, 64, cudnn=shapes.LEAST_CUDNN - 1) and not takes(dtype, 64, cudnn=None)
-    assert not takes(torch.float32, 64)
-    source = pathlib.Path(__file__).parents[2] / "src/cuda/commands/attention.cpp"
-    assert f"least_backward_version = {shapes.LEAST_CUDNN};" in source.read_text()
 
 
 def choice_case():
@@ -237,10 +112,16 @@ def measure_case():
     def in_graph(*args):
         return timed(*args, us=2.0)
 
+    def with_new_routings(group, kernel, args, choice, routed_us=warming.routed_us):
+        seen.append(choice)
+        return routed_us(group, kernel, args, choice)
+
     with host_ranks(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(warming, "median_us", timed)
         patch.setattr(warming, "graph_us", in_graph)
-        patch.setattr(warming, "CANDIDATES", {"gemm+allreduce": ["fused", "chunked chunks=2"]})
+        patch.setattr(warming, "routed_us", with_new_routings)
+        patch.setattr(warming, "median_of", lambda group, launch, sleep_cycles: [launch(), launch()] and 1.0)
+        patch.setattr(warming, "CANDIDATES", {"gemm+allreduce": ["fused", "chunked chunks=2"], "moe": ["chunked"]})
         patch.setattr(torch, "randn", lambda sizes, device, randn=torch.randn: randn(sizes))
         patch.setattr(torch, "tensor", lambda values, device, tensor=torch.tensor: tensor(values))
         group = overlapped.find_group("0")
@@ -254,6 +135,9 @@ def measure_case():
             Shape("allgather+attention", K, K, "f32", 1, attention=(2, 1, 4, True), transpose_b=False,
                   returns_lse=True),
             Shape("attention-backward", K, K, "f32", 1, attention=(2, 1, 4, True), zigzag=True, transpose_b=False),
+            Shape("moe", N, K, "f32", 1, inner=4, experts=(4, 2), activation="swiglu"),
+            Shape("alltoall+grouped-gemm", 8, K, "f32", 1, experts=(4, 2), transpose_b=False),
+            Shape("grouped-gemm+alltoall", N, K, "f32", 1, experts=(4, 2), transpose_b=False),
         ):  # fmt: skip
             found = warming.measure(group, shape, [16, 64], None)
             assert list(found) == [16, 64]
@@ -309,7 +193,9 @@ def test_table_survives_a_file(tmp_path):
     full.rows[Shape("mlp", 1, 2, "bf16", 4, 8)] = [(64, LIBRARY), (128, PREDICTED)]
     full.rows[Shape("gemm+allreduce", 1, 2, "bf16", 4)] = [(16, "fused one-shot")]
     full.rows[Shape("ulysses-attention", 8, 8, "bf16", 2, attention=(2, 2, 4, True))] = [(16, LIBRARY)]
-    full.rows[Shape("allgather+attention", 8, 8, "bf16", 2, attention=(2, 2, 4, True), zigzag=True)] = [(16, "ring")]
+    full.rows[Shape("moe", 8, 8, "bf16", 2, 16, experts=(8, 2))] = [(16, "fused")]
+    ring = Shape("allgather+attention", 8, 8, "bf16", 2, attention=(2, 2, 4, True), zigzag=True)
+    full.rows[ring], full.rows[ring._replace(returns_lse=True)] = [(16, "ring")], [(16, LIBRARY)]
     full.save(path)
     read.load(path)
     assert read == full

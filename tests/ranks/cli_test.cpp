@@ -16,7 +16,7 @@ TEST_F(Cli, HelpAndVersionSucceed) {
   }
   EXPECT_THAT(run("--help").out, HasSubstr("shingle run --model"));
   EXPECT_THAT(run("plan --help").out, HasSubstr("mlp, gemm+allgather+gemm, ulysses-attention"));
-  EXPECT_THAT(run("plan --help").out, HasSubstr("mlp, gemm+allgather+gemm: columns"));
+  EXPECT_THAT(run("plan --help").out, HasSubstr("Two products: columns"));
   EXPECT_THAT(run("--version").out, HasSubstr("shingle 0."));
 }
 

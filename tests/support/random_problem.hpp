@@ -61,7 +61,8 @@ struct Limits {
 /// Rows of a rank are multiples of `step`. `experts`: destinations, if these are not the ranks.
 template <class Source>
 std::shared_ptr<const Routing> random_routing(Source& draw, int world, std::int64_t most_rows,
-                                              std::int32_t experts = 0, std::int64_t step = 1) {
+                                              std::int32_t experts = 0, std::int64_t step = 1,
+                                              ExpertSplit split = ExpertSplit::by_expert) {
   const int pattern = static_cast<int>(draw.size(0, 3));
   const std::int32_t all = experts > 0 ? experts : world;
   const auto favourite = static_cast<std::int32_t>(draw.size(0, all - 1));
@@ -78,14 +79,15 @@ std::shared_ptr<const Routing> random_routing(Source& draw, int world, std::int6
       if (pattern == 3) rows[i] = static_cast<std::int32_t>(i / 3) % all;          // runs of rows
     }
   }
-  return std::make_shared<const Routing>(experts > 0 ? Routing::to_experts(std::move(dest), experts)
+  return std::make_shared<const Routing>(experts > 0 ? Routing::to_experts(std::move(dest), experts, split)
                                                      : Routing(std::move(dest)));
 }
 
 /// Another routing of a problem, of up to `most_rows` rows a rank, and its m.
 template <class Source>
 void reroute(Source& draw, Problem& p, std::int64_t most_rows) {
-  p.routing = random_routing(draw, p.world, most_rows, p.experts.count, p.choices());
+  p.routing =
+      random_routing(draw, p.world, most_rows, p.experts.count, p.choices(), p.traits().expert_split());
   p.m = 0;
   for (int rank = 0; rank < p.world; ++rank) p.m = larger(p.m, p.routing->rows(rank) / p.choices());
 }
@@ -94,7 +96,8 @@ void reroute(Source& draw, Problem& p, std::int64_t most_rows) {
 template <class Source>
 void route(Source& draw, Problem& p, std::int64_t most_rows) {
   if (p.traits().grouped) {
-    p.experts.count = static_cast<std::int32_t>(p.world * draw.size(1, 4));
+    p.experts.count =
+        static_cast<std::int32_t>(p.traits().slices_experts() ? draw.size(1, 9) : p.world * draw.size(1, 4));
     p.experts.topk = static_cast<std::int32_t>(draw.size(1, std::min(p.experts.count, 4)));
   }
   reroute(draw, p, most_rows);
@@ -115,7 +118,8 @@ Problem random_problem(Source& draw, const Limits& limits = {}) {
                        Op::alltoall_gemm, Op::mlp, Op::gemm_allgather_gemm, Op::gemm, Op::allgather,
                        Op::reducescatter, Op::allreduce, Op::alltoall});
   if (limits.experts && chance(draw, 15))
-    p.op = one_of(draw, {Op::alltoall_grouped_gemm, Op::grouped_gemm_alltoall, Op::moe});
+    p.op = one_of(draw, {Op::alltoall_grouped_gemm, Op::grouped_gemm_alltoall, Op::moe,
+                         Op::allgather_grouped_gemm, Op::grouped_gemm_reducescatter, Op::moe_tp});
   p.world = static_cast<int>(draw.size(1, limits.world));
   p.m = chance(draw, 20) ? draw.size(1, std::min<std::int64_t>(p.world, limits.m)) : draw.size(1, limits.m);
   p.n = draw.size(1, limits.n);
@@ -123,7 +127,7 @@ Problem random_problem(Source& draw, const Limits& limits = {}) {
   p.dtype = one_of(draw, {DType::f32, DType::bf16, DType::f16});
   if (!p.traits().multiplies()) p.k = p.n;
   if (p.traits().chains()) p.inner = draw.size(1, limits.n);
-  const bool grouped = p.traits().grouped, plain = p.op == Op::grouped_gemm_alltoall;
+  const bool grouped = p.traits().grouped, plain = p.traits().combines() && !p.traits().chains();
   p.transpose_a = p.traits().multiplies() && !p.traits().chains() && !grouped && chance(draw, 25);
   p.transpose_b = p.traits().multiplies() && chance(draw, 25);
   if (p.traits().multiplies() && !plain && chance(draw, 40)) {

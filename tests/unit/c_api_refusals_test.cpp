@@ -118,6 +118,8 @@ TEST_F(CApiRefuses, WrongOperators) {
          "operator: capacity = -1 must not be negative");
   refuse([](auto& op) { op.op = "moe", op.inner = 4, op.experts = 3, op.topk = 1, op.capacity = 1; },
          "operator.capacity: routing: 3 experts do not divide among 2 ranks");
+  refuse([](auto& op) { op.op = "moe-tp", op.inner = 4, op.experts = 3, op.topk = 1, op.capacity = 1; },
+         "operator: capacity = 1, but moe-tp needs a routing of the host");
   refuse([](auto& op) { op.heads = 4; }, "operator: gemm+allreduce has no attention");
   refuse([](auto& op) { op.row_order = 3; }, "operator.row_order = 3");
   refuse([](auto& op) { op.mechanism = "magic"; }, "operator.mechanism: unknown mechanism 'magic'");
@@ -177,6 +179,27 @@ TEST_F(CApiRefuses, WrongCalls) {
   EXPECT_EQ(call(op, 8, right), SHINGLE_OK) << shingle_last_error();
   EXPECT_EQ(shingle_context_synchronize(context), SHINGLE_OK)
       << shingle_last_error();  // the matrices end here
+}
+
+TEST_F(CApiRefuses, WrongLengths) {
+  open(2);
+  shingle_operator attention = operator_of("ulysses-attention", 8, 8, 8);
+  attention.heads = attention.kv_heads = 2;
+  attention.head_dim = 4;
+  const std::int32_t op = declare(attention), product = declare(operator_of("gemm+allreduce", 8, 8, 8));
+  const auto call = [&](std::int32_t number, std::int64_t m, const std::vector<std::int64_t>& lengths) {
+    const shingle_arguments arguments{.struct_size = sizeof arguments,
+                                      .lengths = lengths.data(),
+                                      .length_count = static_cast<std::int64_t>(lengths.size())};
+    return shingle_context_call(context, number, m, &arguments);
+  };
+  expect_invalid(call(op, 8, {3, 4}), "arguments.lengths has 7 tokens in 2 sequences, but m = 8");
+  expect_invalid(call(op, 8, {8, 0}), "arguments.lengths[1] = 0 is outside [1, ");
+  expect_invalid(call(op, 9, {3, 6}), "m = 9 of a call of operator 0 is outside [1, 8]");
+  expect_invalid(call(product, 8, {3, 5}), "is no attention: a call needs an m, not lengths of sequences");
+  shingle_arguments arguments{.struct_size = sizeof arguments, .length_count = 2};
+  expect_invalid(shingle_context_call(context, op, 8, &arguments),
+                 "arguments.length_count = 2 does not match arguments.lengths");
 }
 
 }  // namespace

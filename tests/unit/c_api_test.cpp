@@ -211,6 +211,60 @@ TEST_F(CApi, SendsRowsByARouting) {
   expect_invalid(shingle_context_plan_json(context, op, 3, &json), "needs a routing");
 }
 
+TEST_F(CApi, AttendsToSequencesWhoseLengthsTheCallGives) {
+  open(2);
+  constexpr std::int64_t dim = 4, most = 12;
+  shingle_operator attention = operator_of("allgather+attention", most, dim, dim);
+  attention.heads = attention.kv_heads = 1;
+  attention.head_dim = dim;
+  const std::int32_t op = declare(attention);
+  std::vector<float> q[2], keys[2], values[2], out[2];
+  std::vector<shingle_matrix> matrices;
+  const auto bind = [&](std::int64_t rows) {
+    matrices.clear();
+    for (std::int32_t rank = 0; rank < 2; ++rank) {
+      q[rank] = integers(rows * dim, 1), keys[rank].assign(static_cast<std::size_t>(rows * dim), 0);
+      values[rank] = integers(rows * dim, 2 + static_cast<unsigned>(rank));
+      out[rank].assign(static_cast<std::size_t>(rows * dim), -1);
+      for (const auto& [role, matrix] : {std::pair{SHINGLE_A, &q[rank]},
+                                         {SHINGLE_KEYS, &keys[rank]},
+                                         {SHINGLE_VALUES, &values[rank]},
+                                         {SHINGLE_OUT, &out[rank]}})
+        matrices.push_back(matrix_of(rank, role, *matrix, rows, dim));
+    }
+  };
+  // Keys are 0, so that a token gets the mean of the values of its sequence.
+  const auto expect_means = [&](std::int64_t rows, const std::vector<std::int64_t>& lengths) {
+    std::vector<float> all = values[0];
+    all.insert(all.end(), values[1].begin(), values[1].end());
+    std::int64_t token = 0;
+    for (const std::int64_t length : lengths)
+      for (const std::int64_t first = token; token < first + length; ++token)
+        for (std::int64_t col = 0; col < dim; ++col) {
+          float sum = 0;
+          for (std::int64_t i = first; i < first + length; ++i)
+            sum += all[static_cast<std::size_t>(i * dim + col)];
+          EXPECT_NEAR(out[token / rows][static_cast<std::size_t>(token % rows * dim + col)],
+                      sum / static_cast<float>(length), 1e-5);
+        }
+  };
+  for (const auto& [rows, lengths] : std::vector<std::pair<std::int64_t, std::vector<std::int64_t>>>{
+           {6, {5, 1, 6}}, {6, {12}}, {6, {2, 10}}, {4, {5, 3}}, {6, {5, 1, 6}}}) {
+    bind(rows);
+    shingle_arguments arguments = arguments_of(matrices);
+    arguments.lengths = lengths.data();
+    arguments.length_count = static_cast<std::int64_t>(lengths.size());
+    ASSERT_EQ(shingle_context_call(context, op, 2 * rows, &arguments), SHINGLE_OK) << shingle_last_error();
+    ASSERT_EQ(shingle_context_synchronize(context), SHINGLE_OK) << shingle_last_error();
+    expect_means(rows, lengths);
+  }
+  bind(6);
+  const shingle_arguments one_sequence = arguments_of(matrices);
+  ASSERT_EQ(shingle_context_call(context, op, 12, &one_sequence), SHINGLE_OK) << shingle_last_error();
+  ASSERT_EQ(shingle_context_synchronize(context), SHINGLE_OK) << shingle_last_error();
+  expect_means(6, {12});
+}
+
 TEST_F(CApi, TellsMemoryBeforeAndAfter) {
   open(4);
   std::int64_t bytes = -1, needed = -1;

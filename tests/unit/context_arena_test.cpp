@@ -1,11 +1,15 @@
 // The staging memory of a context for a model: the largest need of one operator, not the sum.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstdio>
 
+#include "plan/arena_layout.hpp"
 #include "shingle/api/context.hpp"
+#include "shingle/base/error.hpp"
 #include "shingle/base/units.hpp"
+#include "support/ring_attention.hpp"
 
 namespace shingle::context_arena_test {
 namespace {
@@ -61,6 +65,34 @@ TEST(ContextArena, HasTheLargestNeedOfItsOperators) {
   Context ample(*world, {.arena_bytes = 1 << 22});
   ample.declare({.op = Op::gemm_reducescatter, .world = 2, .m = 64, .n = 96, .k = 32});
   EXPECT_EQ(ample.arena_bytes(), 1 << 22);
+}
+
+/// The arena of an operator is planned for one sequence of m tokens. The sequential plan, which serves what
+/// the chosen one does not, must fit it for any other lengths.
+TEST(ContextArena, ServesAttentionToSequencesOfAnyLengths) {
+  test::AttentionDraw draw(7);
+  const Machine machine;
+  for (int i = 0; i < 300; ++i) {
+    const int world = static_cast<int>(draw(1, 5));
+    const Op op = draw(0, 1) == 1 ? Op::allgather_attention : Op::attention_backward;
+    Problem packed = draw.problem(op, world, 6, 40), one = packed;
+    one.attention.lengths.clear();
+    const auto bytes_of = [&](const Problem& problem) {
+      return arena_layout(make_plan(problem, machine, SequentialParams{}).value()).bytes;
+    };
+    EXPECT_LE(bytes_of(packed), bytes_of(one)) << describe(packed);
+  }
+}
+
+TEST(ContextArena, DeclaresAttentionWithoutLengths) {
+  const Problem packed =
+      test::ring_attention(2, 8, {.heads = 1, .kv_heads = 1, .head_dim = 4, .lengths = {3, 5}});
+  try {
+    arena_bytes_needed(packed, Machine{});
+    FAIL() << "lengths were declared";
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("declared without lengths of sequences: each call gives"));
+  }
 }
 
 }  // namespace

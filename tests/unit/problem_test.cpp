@@ -229,7 +229,7 @@ INSTANTIATE_TEST_SUITE_P(
               "norm epsilon = nan"},
         Wrong{"NoRouting", [](Problem& p) { p.op = Op::gemm_alltoall; }, "needs a routing"},
         Wrong{"NeedlessRouting", [](Problem& p) { p.routing = rows_of({{}, {}}); },
-              "only all-to-alls take a routing"},
+              "only all-to-alls and experts take a routing"},
         Wrong{"RoutingWorld", [](Problem& p) { p.op = Op::gemm_alltoall, p.routing = rows_of({{0}}); },
               "1 ranks, the world 2"},
         Wrong{"RoutingRows", [](Problem& p) { p.op = Op::gemm_alltoall, p.routing = rows_of({{0}, {1, 1}}); },

@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <tuple>
-
 #include "shingle/base/error.hpp"
 #include "support/random_problem.hpp"
 
@@ -73,6 +71,43 @@ TEST(Routing, ExpertsOrderTheRowsOfTheirRank) {
       std::int64_t rows = 0;
       for (int rank = 0; rank < world; ++rank) rows += routing->count_to_rank(source, rank);
       EXPECT_EQ(rows, routing->rows(source));
+    }
+  }
+}
+
+TEST(Routing, SlicedExpertsAreOnEveryRank) {
+  test::Dice dice(3);
+  for (int i = 0; i < 100; ++i) {
+    const int world = static_cast<int>(dice.size(1, 6)), experts = static_cast<int>(dice.size(1, 9));
+    const auto routing = test::random_routing(dice, world, 40, experts, 1, ExpertSplit::by_slice);
+    std::vector<Routing::Row> wanted;
+    for (int expert = 0; expert < experts; ++expert)
+      for (int source = 0; source < world; ++source) {
+        EXPECT_EQ(routing->receive_base(expert, source), std::ssize(wanted));
+        for (std::int64_t row = 0; row < routing->rows(source); ++row)
+          if (routing->dest(source, row) == expert) wanted.push_back({source, row});
+      }
+    for (int rank = 0; rank < world; ++rank) {
+      EXPECT_EQ(routing->experts_per_rank(), experts);
+      EXPECT_EQ(routing->first_expert(rank), 0);
+      ASSERT_EQ(routing->received(rank), std::ssize(wanted));
+      const auto rows = routing->received_rows(rank);
+      for (std::size_t index = 0; index < rows.size(); ++index) {
+        EXPECT_EQ(std::pair(rows[index].source, rows[index].row),
+                  std::pair(wanted[index].source, wanted[index].row));
+        const auto one = routing->received_row(rank, static_cast<std::int64_t>(index));
+        EXPECT_EQ(std::pair(one.source, one.row), std::pair(wanted[index].source, wanted[index].row));
+      }
+      for (int source = 0; source < world; ++source)
+        EXPECT_EQ(routing->count_to_rank(source, rank), routing->rows(source));
+      for (int expert = 0; expert < experts; ++expert) {
+        EXPECT_TRUE(routing->receives(rank, expert));
+        EXPECT_EQ(routing->weight_of(expert), expert);
+      }
+    }
+    EXPECT_EQ(*routing, Routing::to_experts(routing->table(), experts, ExpertSplit::by_slice));
+    if (experts % world == 0) {
+      EXPECT_FALSE(*routing == Routing::to_experts(routing->table(), experts));
     }
   }
 }

@@ -261,6 +261,21 @@ TEST(Simulate, EachGroupIsRestoredByAKernel) {
   EXPECT_NEAR(us({4, 1, 2, 3}) - us({4, 3, 3}), 5, 0.5);
 }
 
+/// What comes from five ranks is put in order by five passes, each of which moves a fifth of the rows.
+TEST(Simulate, PassesOfAnAllToAllMoveEachRowOnce) {
+  Machine memory = machine();
+  memory.link = {};
+  memory.curves = {{Traffic::alltoall, 5, 0, {{4000, 1}, {80000, 1}}}};
+  Problem routed = problem(Op::gemm_alltoall, 5);
+  std::vector<std::int32_t> dest;
+  for (std::int32_t row = 0; row < routed.m; ++row) dest.push_back(row % 5);
+  routed.routing = std::make_shared<const Routing>(std::vector(5, dest));
+  const Plan plan = plan_signal(routed, memory, {.group_waves = {10}}).value();
+  const double free = time(plan, memory);
+  memory.memory_gbps = 2;
+  EXPECT_NEAR(time(plan, memory) - free, 2 * 40000 / 2e3, 1);
+}
+
 /// Half of ten waves of ten tiles leave, 4000 bytes each, before the other half is computed.
 TEST(Simulate, AWorkerHasOneTileOnItsWay) {
   Machine gpu = machine();
@@ -350,6 +365,21 @@ TEST(Metrics, AreThoseOfThePapers) {
   EXPECT_DOUBLE_EQ(metrics.flops, 2.0 * 100 * 100 * 50);
   EXPECT_GT(metrics.mfu(), 0.3);
   EXPECT_LT(metrics.mfu(), 1);
+}
+
+// Two of four ranks have one of the links between pairs, not a rank's share of all.
+TEST(Metrics, TheWireIsOfTheLinksBetweenTheRanks) {
+  Machine mesh = machine();
+  mesh.link = {3, 0};
+  mesh.topology.pair = {1, 0};
+  mesh.topology.pair_ranks = 4;
+  mesh.curves = {{Traffic::allreduce, 4, 0, {{40000, 20}, {80000, 40}}}};
+  const auto wire_us = [&](int world) {
+    return measure(plan_sequential(problem(Op::gemm_allreduce, world), mesh).value(), mesh).value().wire_us;
+  };
+  EXPECT_DOUBLE_EQ(wire_us(4), 1.5 * 40000 / 3e3);
+  mesh.curves.push_back({Traffic::allreduce, 2, 0, {{40000, 60}, {80000, 120}}});
+  EXPECT_DOUBLE_EQ(wire_us(2), 40000 / 1e3);
 }
 
 using sim::Links;

@@ -78,6 +78,10 @@ class Context {
   /// that sends most.
   void call(int op, std::shared_ptr<const Routing> routing, std::span<const Argument> arguments,
             std::span<void* const> streams = {});
+  /// As above, for an attention to sequences that are packed along the rows: the tokens of each sequence,
+  /// which may change from call to call. m is their sum. Each new list of lengths makes a plan.
+  void call(int op, std::span<const std::int64_t> lengths, std::span<const Argument> arguments,
+            std::span<void* const> streams = {});
 
   /// The rows that the last call gathered, on a local rank: m×k, dense, in their order. They lie in staging
   /// memory, complete when the call is, until the next call of this context begins. Null if that call was not
@@ -92,6 +96,8 @@ class Context {
   /// Waits until all calls are done. Throws Timeout with the diagnosis if one has failed.
   void synchronize();
 
+  /// The largest problem of an operator, as it was declared. Throws InvalidArgument if there is none.
+  const Problem& largest(int op) const;
   /// The problem that a call of the operator solves.
   Problem problem(int op, std::int64_t m) const;
   /// The plan that serves a call. Makes it if it is not ready, so that the first call finds it.

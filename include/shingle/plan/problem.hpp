@@ -36,6 +36,12 @@ enum class Op : std::uint8_t {
   grouped_gemm_alltoall,  ///< a rank multiplies such rows, which then return to their tokens; a token's rows
                           ///< are summed with their weights (mixture-of-experts combine)
   moe,  ///< both: tokens go to their experts, pass activation(x · B_e) · D_e there, return and are summed
+  allgather_grouped_gemm,  ///< tensor-parallel experts: tokens are gathered; each rank multiplies those of
+                           ///< every expert with its own columns of the expert's weight
+  grouped_gemm_reducescatter,  ///< each rank multiplies rows of every expert, over its own part of K; the sum
+                               ///< over a token's rows, with their weights, and over ranks lands with the
+                               ///< token
+  moe_tp,                      ///< both: moe with tensor-parallel experts
   attention_reducescatter,  ///< C = sum over ranks of attention(Q_r, K_r, V_r) · B_r; rank r keeps its shard
                             ///< of the rows
   mlp,  ///< C = sum over ranks of activation(A · B_r + bias_r) · D_r; A and C are sharded by rows (a
@@ -69,6 +75,15 @@ struct OperatorTraits {
   bool multiplies() const { return products > 0; }
   bool chains() const { return products == 2; }
   bool is_collective() const { return products == 0 && !attends; }
+  /// How ranks share the experts of a grouped product. Tokens that are gathered, and sums over ranks, need a
+  /// slice of every expert on each rank.
+  ExpertSplit expert_split() const {
+    const bool exchanges = before == CollectiveKind::alltoall || after == CollectiveKind::alltoall;
+    return grouped && !exchanges ? ExpertSplit::by_slice : ExpertSplit::by_expert;
+  }
+  bool slices_experts() const { return expert_split() == ExpertSplit::by_slice; }
+  /// Experts may have a capacity.
+  bool takes_capacity() const { return grouped && !slices_experts(); }
   /// Attention alone: a rank's Q, K, V and output are all heads of its shard of the tokens.
   bool shards_tokens() const { return attends && products == 0; }
   /// A rank attends with its part of the heads, which the world must divide.
@@ -80,14 +95,14 @@ struct OperatorTraits {
   bool scatters() const { return after == CollectiveKind::reducescatter; }
   /// A routing says where rows go.
   bool routes() const {
-    return !attends && (before == CollectiveKind::alltoall || after == CollectiveKind::alltoall);
+    return grouped || (!attends && (before == CollectiveKind::alltoall || after == CollectiveKind::alltoall));
   }
   /// A rank's result is made of rows of A that other ranks hold.
   bool gathers() const { return before && !attends; }
   /// A rank's A is its shard of the m rows.
-  bool shards_a() const { return before == CollectiveKind::allgather || shards_tokens(); }
+  bool shards_a() const { return (before == CollectiveKind::allgather && !grouped) || shards_tokens(); }
   /// A rank's output is its shard of the m rows.
-  bool shards_out() const { return scatters() || shards_tokens(); }
+  bool shards_out() const { return (scatters() && !grouped) || shards_tokens(); }
 };
 const OperatorTraits& traits(Op op);
 
@@ -97,14 +112,18 @@ Op parse_op(std::string_view text);
 /// The names of all operators, as a list for messages.
 std::string op_list();
 
-/// The experts of a mixture of experts, and how many of them a token goes to. Rank r has the r-th part of the
-/// experts.
+/// The experts of a mixture of experts, and how many of them a token goes to.
 ///
 /// Row j · t + i of a rank's routing, for a rank with t tokens, is choice j of its token i. An expert's
 /// weight is k×n, or n×k with transpose_b. B stacks those of a rank. A rank orders rows as Routing says: by
 /// expert, then by source rank, then by row there. alltoall+grouped-gemm: A is the tokens, the output their
 /// rows by expert. grouped-gemm+alltoall: A is rows by expert, the output Σ_j topk_weights[i, j] · the
 /// product of choice j of token i. moe: A is the tokens, and so is the output, as in grouped-gemm+alltoall.
+///
+/// Rank r has the r-th part of the experts. With tensor-parallel experts (allgather+grouped-gemm,
+/// grouped-gemm+reducescatter, moe-tp) it has a slice of each instead: some columns of a weight whose tokens
+/// are gathered, and some rows of a weight whose products are summed over ranks. n, k and inner are those of
+/// the slice.
 ///
 /// With a capacity the routing is known on the device only, from Role::topk_ids: choice j of token i is an
 /// expert; -1 is none. Rank s has `capacity` *slots* for each expert, slot e · capacity and those behind it
@@ -113,9 +132,11 @@ std::string op_list();
 /// where slots go: it is that of every call. Rows by expert are those of slots, also of empty ones, and
 /// Role::counts says how many of an expert's rows from a rank have a token. m is the most tokens of a rank.
 struct Experts {
-  std::int32_t count = 0;     ///< experts of all ranks, which the world must divide
-  std::int32_t topk = 0;      ///< experts of a token
-  std::int32_t capacity = 0;  ///< rows that an expert takes of the tokens of one rank; 0: the host routes
+  std::int32_t count = 0;  ///< experts of all ranks; the world must divide them if each rank has a part
+  std::int32_t topk = 0;   ///< experts of a token
+  /// Rows that an expert takes of the tokens of one rank; 0: the host routes. Only if each rank has a part of
+  /// the experts.
+  std::int32_t capacity = 0;
   bool operator==(const Experts&) const = default;
 };
 
@@ -219,7 +240,8 @@ struct GlobalRun {
 /// mlp and gemm+allgather+gemm have two weights: B and `down`. B is k × b_cols(), or b_cols() × k with
 /// transpose_b. `down` is inner × n, or n × inner with transpose_b. m counts all rows; each rank holds a
 /// shard of them, and A is shard × k. The output of mlp is shard × n. The output of gemm+allgather+gemm is m
-/// × n; its B and bias are the same on all ranks. In moe B and `down` stack the weights of a rank's experts.
+/// × n; its B and bias are the same on all ranks. In moe and moe-tp B and `down` stack the weights of a
+/// rank's experts.
 ///
 /// A collective without a product moves an A of n = k columns and has no B.
 struct Problem {
@@ -274,7 +296,10 @@ struct Problem {
     return smaller(experts.capacity, ceil_div(m * experts.topk, larger(experts.count, 1)));
   }
   /// Weights that B stacks on a rank: its experts, or one.
-  std::int64_t weights() const { return traits().grouped ? experts.count / world : 1; }
+  std::int64_t weights() const {
+    if (!traits().grouped) return 1;
+    return traits().slices_experts() ? experts.count : experts.count / world;
+  }
   /// Rows of the routing of a rank for each of its tokens, unless they are slots.
   std::int64_t choices() const { return traits().grouped ? experts.topk : 1; }
   /// Columns of op(B): n. With two products: the columns of the first one, inner, or 2 · inner for swiglu.
@@ -298,7 +323,7 @@ struct Problem {
   std::int64_t global_rows() const;
 
   /// Global rows of a rank's A and of its output, in order of the local row. In a grouped product, rows by
-  /// expert count through the ranks that receive them, tokens through the ranks that own them.
+  /// expert count through the ranks that receive them, unless all ranks do; tokens through their owners.
   std::vector<GlobalRun> a_runs(int rank) const;
   std::vector<GlobalRun> out_runs(int rank) const;
 

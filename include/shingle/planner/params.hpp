@@ -137,9 +137,9 @@ struct FusedParams {
   static constexpr std::int32_t no_helpers = -1;
   bool stage_fp32 = false;     ///< partial products travel in fp32, not in the problem's dtype
   bool one_shot = false;       ///< allreduce: every rank sends its product to all ranks and sums all rows
-  std::int64_t comm_rows = 0;  ///< rows of a communication tile
+  std::int64_t comm_rows = 0;  ///< rows of a communication tile; of tokens, the least of a copy
   bool pull = false;           ///< workers fetch the shards of peers; else their holders send them
-  Mover mover = Mover::copy_engine;             ///< what moves the shards
+  Mover mover = Mover::copy_engine;             ///< what moves the shards, or tokens to their experts
   CommOrder comm_order = CommOrder::automatic;  ///< order of the shards
   bool unregistered = false;  ///< shards are sent, not fetched; sums and rows are copied to the output
   bool symmetric = false;

@@ -1,9 +1,15 @@
 """Shingle for PyTorch: ops that overlap GEMM and communication. See shingle.torch.functional."""
 
 from .choices import table
-from .context_parallel import context_parallel
+from .context_parallel import (
+    context_parallel,
+    context_parallel_shard,
+    context_parallel_unshard,
+    set_rotate_method,
+)
 from .contexts import release
 from .counters import counters
+from .expert_parallel import expert_parallel
 from .functional import (
     all_gather_gemm,
     all_to_all_gemm,
@@ -12,6 +18,7 @@ from .functional import (
     gemm_all_to_all,
     gemm_reduce_scatter,
     mlp,
+    moe,
     replicated_gemm,
     ring_attention,
     ulysses_attention,
@@ -26,15 +33,20 @@ __all__ = [
     "attention_reduce_scatter",
     "configure",
     "context_parallel",
+    "context_parallel_shard",
+    "context_parallel_unshard",
     "counters",
+    "expert_parallel",
     "gemm_all_reduce",
     "gemm_all_to_all",
     "gemm_reduce_scatter",
     "mlp",
+    "moe",
     "patch",
     "release",
     "replicated_gemm",
     "ring_attention",
+    "set_rotate_method",
     "table",
     "ulysses_attention",
     "warmup",

@@ -33,11 +33,12 @@ class Shape(NamedTuple):
     captured: bool = False  # in a CUDA graph, which cannot hold all mechanisms
     attention: tuple[int, int, int, bool] | None = None  # heads and kv_heads of all ranks, head_dim, causal
     zigzag: bool = False  # order of the tokens of an attention
+    experts: tuple[int, int] | None = None  # experts of all ranks, and of a token
+    returns_lse: bool = False  # an attention also returns its log-sum-exp
     transpose_b: bool = True
     bias: bool = False
     activation: str | None = None
     norm_epsilon: float | None = None
-    returns_lse: bool = False  # an attention also returns its log-sum-exp
     mechanism: str | None = None  # with params, as "ring slices=2"; None: the fastest predicted one
 
     @property
@@ -65,6 +66,14 @@ def by(shape, choice):
     return shape._replace(mechanism=choice, keeps=False, captured=False)
 
 
+def predicts(shape):
+    """True if calls that were not measured are overlapped.
+
+    Not those of experts: a new routing makes the host plan anew, while the device waits.
+    """
+    return shape.experts is None
+
+
 def most_rows(row):
     return row[0]
 
@@ -74,7 +83,8 @@ class Table:
     """Choices that were measured, by Shape.key: [(most rows, choice), …], in ascending order."""
 
     rows: dict[Shape, list[tuple[int, str]]] = dataclasses.field(default_factory=dict)
-    forced: str | None = None  # overrides the choice
+    fixed: dict[str, str] = dataclasses.field(default_factory=dict)  # overrides the choices of an op
+    forced: str | None = None  # overrides all choices
 
     def __setattr__(self, name, value):
         super().__setattr__(name, value)
@@ -85,15 +95,22 @@ class Table:
         self.rows[shape.key] = rows
         native.forget()
 
-    def choose(self, shape, m):
-        """The choice for a call with m rows."""
+    def fix(self, ops, choice):
+        """Makes the choice that of all calls of some ops; None: as was measured, again."""
+        others = {op: fixed for op, fixed in self.fixed.items() if op not in ops}
+        self.fixed = others if choice is None else others | dict.fromkeys(ops, choice)
+
+    def choose(self, shape, m, lengths=None):
+        """The choice for a call with m rows, or of packed sequences of these lengths."""
         if self.forced is not None:
             return self.forced
-        if m > settings.max_m:
+        if m > settings.max_m or (lengths and not settings.overlap_packed):
             return LIBRARY
+        if shape.op in self.fixed:
+            return self.fixed[shape.op]
         rows = self.known(shape)
         if rows is None:
-            return PREDICTED if m >= settings.min_m else LIBRARY
+            return PREDICTED if m >= settings.min_m and predicts(shape) else LIBRARY
         at = bisect.bisect_left(rows, m, key=most_rows)
         return rows[at][1] if at < len(rows) else LIBRARY
 
@@ -105,14 +122,19 @@ class Table:
     def mechanisms(self, shape):
         """The operator by each mechanism that the table may choose for it, in an order that is equal on all ranks."""
         rows = [row for captured in (False, True) for row in self.known(shape._replace(captured=captured)) or []]
-        found = [by(shape, choice) for _, choice in rows or [(settings.max_m, PREDICTED)] if choice != LIBRARY]
+        default = [(settings.max_m, PREDICTED)] if predicts(shape) else []
+        if shape.op in self.fixed:
+            rows = [(settings.max_m, self.fixed[shape.op])]
+        found = [by(shape, choice) for _, choice in rows or default if choice != LIBRARY]
         return list(dict.fromkeys(found))
 
     def save(self, path):
         """Writes the table as JSON."""
         shapes = [
             {"op": s.op, "n": s.n, "k": s.k, "dtype": s.dtype, "ranks": s.ranks, "inner": s.inner, "keeps": s.keeps,
-             "captured": s.captured, "attention": s.attention, "zigzag": s.zigzag, "choices": rows}
+             "captured": s.captured, "attention": s.attention, "zigzag": s.zigzag, "experts": s.experts,
+             "returns_lse": s.returns_lse,
+             "choices": rows}
             for s, rows in sorted(self.rows.items())
         ]
         beside = f"{path}.{os.getpid()}"
@@ -132,7 +154,7 @@ class Table:
                 raise ValueError(f"version {found['version']}, expected 2")
             for row in found["shapes"]:
                 choices = [(int(most), str(choice)) for most, choice in row.pop("choices")]
-                row["attention"] = row.get("attention") and tuple(row["attention"])
+                row |= {name: row.get(name) and tuple(row[name]) for name in ("attention", "experts")}
                 self.enter(Shape(**row), sorted(choices))
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidArgument(f"{path} is no table of choices: {error!r}; write one with table.save()") from error

@@ -20,6 +20,10 @@ def roles(shape: Shape):
     """Matrices of a call, in the order in which kernels pass them."""
     if shape.op == "mlp":
         return "a", "b", "down", "out"
+    if shape.op == "moe":
+        return "a", "b", "down", "topk_weights", "out"
+    if shape.op == "grouped-gemm+alltoall":
+        return "a", "b", "topk_weights", "out"
     if shape.op == "attention+reducescatter":
         return "a", "keys", "values", "b", "out"
     if shape.op == "attention-backward":
@@ -56,11 +60,13 @@ class GroupContext:
         """Declares an operator with settings.max_m. Collective."""
         normed = shape.norm_epsilon is not None
         heads, kv_heads, head_dim, causal = shape.attention or (0, 0, 0, False)
+        experts, topk = shape.experts or (0, 0)
         op = self.context.declare(
             shape.op, m=settings.max_m, n=shape.n, k=shape.k, dtype=shape.dtype, inner=shape.inner,
             activation=shape.activation, transpose_b=shape.transpose_b, bias=shape.bias, norm=normed, residual=normed,
             norm_epsilon=shape.norm_epsilon or 0, heads=heads, kv_heads=kv_heads, head_dim=head_dim, causal=causal,
-            returns_lse=shape.returns_lse, row_order=ZIGZAG if shape.zigzag else CONTIGUOUS, mechanism=shape.mechanism,
+            returns_lse=shape.returns_lse, row_order=ZIGZAG if shape.zigzag else CONTIGUOUS, experts=experts, topk=topk,
+            mechanism=shape.mechanism,
         )  # fmt: skip
         self.calls[shape] = call = op.prepare([(self.group.rank, role) for role in roles(shape)], streams=1)
         call.max_m, call.mechanism, call.context = op.max_m, op.mechanism, self.context

@@ -1,4 +1,4 @@
-"""Twins of torch.distributed.tensor.parallel's styles for parallelize_module.
+"""Twins of PyTorch's styles for parallelize_module: of torch.distributed.tensor.parallel, and _ContextParallel.
 
     parallelize_module(block, mesh, {"wo": RowwiseParallel(output_layouts=Shard(1)), "w1": ColwiseParallel()})
 
@@ -7,10 +7,13 @@ whose features the ranks do not divide, and layouts other than Replicate and Sha
 PyTorch. A scattered or gathered dimension other than the rows of a matrix must be divisible by the ranks.
 """
 
+import functools
+
 from torch import nn
 from torch.distributed.tensor import Shard, distribute_module, parallel
 
 from . import parallel_styles as styles
+from .context_parallel import attention
 
 SequenceParallel = parallel.SequenceParallel  # of norms: no GEMM to overlap with
 
@@ -37,3 +40,27 @@ class ColwiseParallel(parallel.ColwiseParallel):
             return super()._apply(module, device_mesh)
         distribute_module(module, device_mesh, self._partition_linear_fn)
         return styles.install(module, styles.colwise, device_mesh, given, self.use_local_output)
+
+
+class ContextParallel(parallel.ParallelStyle):
+    """Of modules whose forward attends: scaled_dot_product_attention in it is ring_attention.
+
+        parallelize_module(model, mesh, {"layers.*.attention": ContextParallel()})
+
+    Inputs are this rank's tokens, as of context_parallel_shard(zigzag=zigzag).
+    """
+
+    def __init__(self, *, zigzag=True):
+        super().__init__()
+        self.zigzag = zigzag
+
+    def _apply(self, module: nn.Module, device_mesh):
+        forward, group = module.forward, device_mesh.get_group().group_name
+
+        @functools.wraps(forward)
+        def attending(*args, **kwargs):
+            with attention(group, self.zigzag):
+                return forward(*args, **kwargs)
+
+        module.forward = attending
+        return module

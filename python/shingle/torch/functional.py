@@ -125,46 +125,81 @@ def flat(splits):
     return [rows for row in splits for rows in row]
 
 
-def attention_reduce_scatter(q, k, v, w, group=None, *, causal=False):
+def attention_reduce_scatter(q, k, v, w, group=None, *, causal=False, cu_seqlens=None):
     """Own rows of Σ_ranks attention(q, k, v) · wᵀ: tensor-parallel attention with its output projection.
 
     q: this rank's heads of all tokens, [tokens, heads, head_dim]. k, v: [tokens, kv_heads, head_dim]; kv_heads divides
-    heads. w: [n, heads · head_dim], as in nn.Linear. causal: a token sees itself and earlier ones. Scores are scaled by
-    1/sqrt(head_dim). Returns [own rows, n]: rank r has rows [r · ceil(tokens / ranks), …). Backward gathers the
-    gradient's rows for the product, overlapped, and attends again.
+    heads. w: [n, heads · head_dim], as in nn.Linear. causal: a token sees itself and earlier ones. cu_seqlens: packed
+    sequences, as in ulysses_attention. Scores are scaled by 1/sqrt(head_dim). Returns [own rows, n]: rank r has
+    rows [r · ceil(tokens / ranks), …). Backward gathers the gradient's rows for the product, overlapped, and attends
+    again.
     """
     if q.dim() != 3:
         raise InvalidArgument(f"q.shape = {tuple(q.shape)}; expected [tokens, heads, head_dim]")
-    return _ops.attention_reduce_scatter(*flat_heads(q, k, v), w, name_of(group), q.shape[-1], causal)
+    flat, packed = flat_heads(q, k, v), on_host(cu_seqlens)
+    return _ops.attention_reduce_scatter(*flat, w, name_of(group), q.shape[-1], causal, packed)
 
 
-def ulysses_attention(q, k, v, group=None, *, causal=False, rows=None):
-    """Attention of a sequence whose tokens are sharded over the ranks: exchanges tokens for heads and back (Ulysses).
+def ulysses_attention(q, k, v, group=None, *, causal=False, rows=None, cu_seqlens=None):
+    """Attention of tokens that are sharded over the ranks: exchanges tokens for heads and back (Ulysses).
 
     q: this rank's tokens, [own tokens, heads, head_dim] or [own tokens, batch, heads, head_dim]. k, v: likewise with
     kv_heads, a divisor of heads; the number of ranks must divide batch · kv_heads. causal: a token sees itself and
     earlier ones. rows: tokens of all ranks, needed if ranks hold different numbers. Returns q's shape. Scores are
     scaled by 1/sqrt(head_dim). Backward attends again.
+
+    cu_seqlens: the sequences that the tokens of all ranks are packed of, as in FlashAttention: where each begins, and
+    the number of tokens. A list or an integer tensor, equal on all ranks; None: one sequence. A token sees its own
+    sequence. A tensor on a GPU is copied to the host, which waits for the GPU.
     """
-    flat = flat_heads(q, k, v)
-    return _ops.ulysses_attention(*flat, name_of(group), q.shape[-1], causal, rows).view(q.shape)
+    flat, packed = flat_heads(q, k, v), on_host(cu_seqlens)
+    return _ops.ulysses_attention(*flat, name_of(group), q.shape[-1], causal, rows, packed).view(q.shape)
 
 
-def ring_attention(q, k, v, group=None, *, causal=False, zigzag=False, rows=None):
-    """Attention of a sequence whose tokens are sharded over the ranks: k and v go to all ranks (ring attention).
+def ring_attention(q, k, v, group=None, *, causal=False, zigzag=False, rows=None, cu_seqlens=None):
+    """Attention of tokens that are sharded over the ranks: k and v go to all ranks (ring attention).
 
     Arguments and result are as in ulysses_attention, but the number of ranks need not divide the heads. zigzag: the
-    sequence is cut into 2 · ranks chunks, and rank r holds chunks r and 2 · ranks - 1 - r, in this order; all ranks
-    then have equal causal work. A gradient must be wanted on all ranks or on none. If it is, forward keeps its result
-    and its log-sum-exp, and backward is attention-backward, overlapped. A backward that is not overlapped attends
-    again, between all-gathers of k and v and reduce-scatters of their gradients, which are summed in fp32. If causal,
-    it makes a mask of own tokens times all tokens; so does a forward that is not overlapped.
+    tokens are cut into 2 · ranks chunks, and rank r holds chunks r and 2 · ranks - 1 - r, in this order; all ranks
+    then have equal work if one causal sequence has all tokens. A gradient must be wanted on all ranks or on none. If it
+    is, and attention-backward serves it, forward keeps its result and its log-sum-exp for an overlapped backward. Else
+    backward attends again, between all-gathers of k and v and reduce-scatters of their gradients, which are summed in
+    fp32.
     """
     flat = flat_heads(q, k, v)
-    given = *flat, name_of(group), q.shape[-1], causal, zigzag, rows
+    given = *flat, name_of(group), q.shape[-1], causal, zigzag, rows, on_host(cu_seqlens)
     if torch.is_grad_enabled() and any(x.requires_grad for x in flat):
         return _ops.ring_attention_with_lse(*given)[0].view(q.shape)
     return _ops.ring_attention(*given).view(q.shape)
+
+
+def moe(x, w_up, w_down, topk_ids, topk_weights, group=None, *, activation="swiglu"):
+    """Σ_j topk_weights[i, j] · expert(x_i) over the experts topk_ids[i, j] of token i: expert parallelism.
+
+    x: this rank's tokens, [tokens, hidden] or [..., hidden]; ranks may have different numbers of them, or none.
+    w_up, w_down: this rank's experts, the rank-th part of all, [experts, inner, hidden] (swiglu: [experts, 2·inner,
+    hidden], gate rows first) and [experts, n, inner], as in nn.Linear. An expert is activation(x·upᵀ)·downᵀ.
+    topk_ids: int32 or int64, [..., topk], of all experts. topk_weights: fp32 (float64 for such x), [..., topk].
+    activation: None, "relu", "gelu", "silu" or "swiglu". Returns x's shape with n columns.
+
+    The ranks exchange topk_ids, and the host waits for them: a CUDA graph cannot hold the call. Wrong arguments of one
+    rank raise InvalidArgument on all ranks. A gradient must be wanted on all ranks or on none. Backward sends the
+    tokens and computes the first product again.
+    """
+    rows, ids, weights = (of.flatten(0, -2) if of.dim() > 2 else of for of in (x, topk_ids, topk_weights))
+    out, _ = _ops.moe(rows, w_up, w_down, ids, weights, name_of(group), activation)
+    return out.view(*x.shape[:-1], out.shape[1])
+
+
+def on_host(cu_seqlens):
+    """A list or a tensor of integers as a tensor on the host; None stays None."""
+    if cu_seqlens is None:
+        return None
+    if not isinstance(cu_seqlens, torch.Tensor):
+        return torch.tensor(cu_seqlens, dtype=torch.int32)
+    if cu_seqlens.is_cuda and not torch.compiler.is_compiling() and torch.cuda.is_current_stream_capturing():
+        raise InvalidArgument("cu_seqlens is on a GPU, which a CUDA graph capture cannot wait for; pass a list")
+    return cu_seqlens.cpu()
 
 
 def flat_heads(q, k, v):

@@ -152,50 +152,45 @@ def gemm_all_to_all(ctx, grad):
 
 
 def setup_attention_reduce_scatter(ctx, inputs, output):
-    q, k, v, w, ctx.group, ctx.head_dim, ctx.causal = inputs
-    ctx.save_for_backward(q, k, v, w)
+    q, k, v, w, ctx.group, ctx.head_dim, ctx.causal, cu_seqlens = inputs
+    ctx.save_for_backward(q, k, v, w, cu_seqlens)
 
 
 def attention_reduce_scatter(ctx, grad):
-    *qkv, w = ctx.saved_tensors
+    *qkv, w, cu_seqlens = ctx.saved_tensors
     gathered, (d_attended,) = ops.all_gather_gemm(grad, [w.t()], ctx.group, qkv[0].shape[0], wanted(ctx, 3))
-    attended, *d_qkv = ops.attention_gradients(d_attended, *qkv, ctx.head_dim, ctx.causal)
+    attended, *d_qkv = ops.attention_gradients(d_attended, *qkv, ctx.head_dim, ctx.causal, cu_seqlens)
     return result(ctx, *d_qkv, weight_gradient(gathered, attended, w) if wanted(ctx, 3) else None)
 
 
-def setup_ulysses_attention(ctx, inputs, output):
-    q, k, v, ctx.group, ctx.head_dim, ctx.causal, ctx.rows = inputs
-    ctx.save_for_backward(q, k, v)
+def setup_attention(ctx, inputs, output):
+    """Of ulysses_attention and ring_attention."""
+    q, k, v, ctx.group, ctx.head_dim, *ctx.options, cu_seqlens = inputs
+    ctx.save_for_backward(q, k, v, cu_seqlens)
 
 
 def ulysses_attention(ctx, grad):
-    return result(ctx, *ops.ulysses_gradients(grad, *ctx.saved_tensors, ctx.group, ctx.head_dim, ctx.causal, ctx.rows))
-
-
-def setup_ring_attention(ctx, inputs, output):
-    q, k, v, ctx.group, ctx.head_dim, *ctx.options = inputs
-    ctx.save_for_backward(q, k, v)
+    *qkv, cu_seqlens = ctx.saved_tensors
+    return result(ctx, *ops.ulysses_gradients(grad, *qkv, ctx.group, ctx.head_dim, *ctx.options, cu_seqlens))
 
 
 def ring_attention(ctx, grad):
-    q, k, v = ctx.saved_tensors
-    return result(ctx, *ops.ring_gradients(grad, q, k, v, None, None, ctx.group, ctx.head_dim, *ctx.options))
+    *qkv, cu_seqlens = ctx.saved_tensors
+    return result(ctx, *ops.ring_gradients(grad, *qkv, None, None, ctx.group, ctx.head_dim, *ctx.options, cu_seqlens))
 
 
 def setup_ring_attention_with_lse(ctx, inputs, output):
-    q, k, v, ctx.group, ctx.head_dim, *options = inputs
-    ctx.options = [*options, *(False, False, None)[len(options) :]]
+    q, k, v, ctx.group, ctx.head_dim, *ctx.options, cu_seqlens = inputs
     out, lse = output
     ctx.mark_non_differentiable(lse)
     # Without it backward attends again. The rule, not the size of lse, decides: a rank may have no tokens.
-    kept = (out, lse) if shapes.backward_takes_lse(q, ctx.head_dim) else ()
-    ctx.save_for_backward(q, k, v, *kept)
+    kept = (out, lse) if shapes.backward_takes_lse(q, ctx.head_dim) else (None, None)
+    ctx.save_for_backward(q, k, v, *kept, cu_seqlens)
 
 
 def ring_attention_with_lse(ctx, grad, _):
-    q, k, v, *kept = ctx.saved_tensors
-    out, lse = kept or (None, None)
-    return result(ctx, *ops.ring_gradients(grad, q, k, v, out, lse, ctx.group, ctx.head_dim, *ctx.options))
+    *saved, cu_seqlens = ctx.saved_tensors
+    return result(ctx, *ops.ring_gradients(grad, *saved, ctx.group, ctx.head_dim, *ctx.options, cu_seqlens))
 
 
 def setup_mlp(ctx, inputs, output):
@@ -213,6 +208,19 @@ def mlp(ctx, grad):
     d_hidden = activation(d_active, hidden, ctx.activation)
     dx = ops.gemm_reduce_scatter(d_hidden, up.t(), ctx.group) if wanted(ctx, 0) else None
     return result(ctx, dx, weight_gradient(d_hidden, gathered, up) if wanted(ctx, 1) else None, dw)
+
+
+def setup_moe(ctx, inputs, output):
+    x, w_up, w_down, _, topk_weights, ctx.group, ctx.activation = inputs
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(x, w_up, w_down, topk_weights, output[1])
+
+
+def moe(ctx, grad, _):
+    wants = [wanted(ctx, index) for index in (0, 1, 2, 4)]
+    found = ops.moe_gradients(grad, *ctx.saved_tensors, ctx.group, ctx.activation, wants)
+    dx, d_up, d_down, d_weights = (gradient if want else None for gradient, want in zip(found, wants))
+    return dx, d_up, d_down, None, d_weights, None, None
 
 
 def activation(grad, x, name):

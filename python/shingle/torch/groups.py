@@ -1,5 +1,6 @@
 """Process groups by name, as functional collectives name them."""
 
+import weakref
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -39,7 +40,9 @@ class Registry(NamedTuple):
 
 
 registries: list[Registry] = []
-_known: dict[str, Group] = {}
+# Rank and size by name, as asking for them takes ten microseconds. A reference to the group would keep it alive beyond
+# destroy_process_group(), and threads of gloo that outlive Python abort the process.
+_known: dict[str, tuple[weakref.ref, int, int]] = {}
 
 
 def resolve(name: str) -> tuple[dist.ProcessGroup, Registry | None]:
@@ -56,12 +59,12 @@ def find_group(name: str) -> Group:
     """The group of this name. Raises InvalidArgument if there is none, or if this process is not in it."""
     process_group, registry = resolve(name)
     known = _known.get(name)
-    if known is None or known.process_group is not process_group:
-        known = Group(name, process_group, process_group.rank(), process_group.size(), registry)
-        if known.rank < 0:
-            raise InvalidArgument(f"group = {name!r} does not contain this process")
-        _known[name] = known
-    return known
+    if known is None or known[0]() is not process_group:
+        known = _known[name] = weakref.ref(process_group), process_group.rank(), process_group.size()
+    _, rank, size = known
+    if rank < 0:
+        raise InvalidArgument(f"group = {name!r} does not contain this process")
+    return Group(name, process_group, rank, size, registry)
 
 
 def is_group(name: str) -> bool:

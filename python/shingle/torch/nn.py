@@ -13,6 +13,7 @@ from ..errors import InvalidArgument
 from . import functional
 from .groups import find_group, name_of
 from .parallel_styles import as_layout
+from .shapes import check_experts
 from .weight_gradients import ParallelLinear, WeightGradients
 
 
@@ -184,3 +185,78 @@ class SwiGluMLP(nn.Module):
             made.gate_up.copy_(torch.cat([layer.weight.chunk(ranks, 0)[rank] for layer in (gate, up)]))
             made.down.copy_(down.weight.chunk(ranks, 1)[rank])
         return made
+
+
+class Experts(nn.Module):
+    """The rank-th part of `experts` experts, each activation(x·upᵀ)·downᵀ with a hidden layer of `inner` columns.
+
+    x: this rank's tokens, whose number may differ between ranks. `up` and `down` are those of functional.moe. Their
+    gradients are sums over the tokens of all ranks. All other parameters of a model are replicas, whose gradients are
+    of own tokens: if you average those over the ranks, divide these by the ranks.
+    """
+
+    def __init__(self, experts, features, inner, group=None, *, activation="swiglu", device=None, dtype=None):
+        super().__init__()
+        self.group, self.activation = name_of(group), activation
+        ranks = find_group(self.group).size
+        if experts % ranks != 0:
+            raise InvalidArgument(f"experts = {experts} must be a multiple of the {ranks} ranks of the group")
+        own, rows = experts // ranks, inner * (2 if activation == "swiglu" else 1)
+        self.up = nn.Parameter(torch.empty(own, rows, features, device=device, dtype=dtype))
+        self.down = nn.Parameter(torch.empty(own, features, inner, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self):
+        """Initialises each expert as nn.Linear. Ranks need different seeds."""
+        for weight in (self.up, self.down):
+            bound = weight.shape[-1] ** -0.5
+            nn.init.uniform_(weight, -bound, bound)
+
+    def forward(self, x, topk_ids, topk_weights):
+        """topk_ids, topk_weights: [..., topk] for x [..., features], as of functional.moe."""
+        rows, ids, weights = (local(of, Shard(0)) for of in (x, topk_ids, topk_weights))
+        out = functional.moe(rows, self.up, self.down, ids, weights, self.group, activation=self.activation)
+        return like(x, out, Shard(0))
+
+    @classmethod
+    def from_weights(cls, w_up, w_down, group=None, *, activation="swiglu"):
+        """This rank's part of weights that every rank has whole, of all experts."""
+        check_experts(w_up.new_empty(0, w_up.shape[-1]), w_up, w_down, activation)
+        experts, features, inner = w_down.shape
+        made = cls(experts, features, inner, group, activation=activation, device=w_up.device, dtype=w_up.dtype)
+        at = find_group(made.group)
+        with torch.no_grad():
+            made.up.copy_(w_up.chunk(at.size)[at.rank])
+            made.down.copy_(w_down.chunk(at.size)[at.rank])
+        return made
+
+    def extra_repr(self):
+        experts, features, inner = self.down.shape
+        return f"{experts} experts on each rank, {features} -> {inner} -> {features}, activation={self.activation!r}"
+
+
+class MoE(nn.Module):
+    """A mixture of experts: each token goes to the topk experts of the largest softmax(router(x)).
+
+    normalize: the weights of a token sum to 1. shared: a module that every token passes too, such as a SwiGluMLP. The
+    router is a replica: equal on all ranks.
+    """
+
+    def __init__(self, features, inner, experts, topk, group=None, *, activation="swiglu", normalize=True, shared=None,
+                 device=None, dtype=None):  # fmt: skip
+        super().__init__()
+        if not 1 <= topk <= experts:
+            raise InvalidArgument(f"topk = {topk} is outside [1, {experts}], the number of experts")
+        self.topk, self.normalize, self.shared = topk, normalize, shared
+        self.router = nn.Linear(features, experts, bias=False, device=device, dtype=dtype)
+        self.experts = Experts(experts, features, inner, group, activation=activation, device=device, dtype=dtype)
+
+    def forward(self, x, logits=None):
+        """logits: [..., experts], in place of router(x)."""
+        logits = self.router(x) if logits is None else logits
+        wide = torch.promote_types(logits.dtype, torch.float32)
+        topk_weights, topk_ids = logits.softmax(-1, dtype=wide).topk(self.topk, dim=-1)
+        if self.normalize:
+            topk_weights = topk_weights / topk_weights.sum(-1, keepdim=True)
+        out = self.experts(x, topk_ids, topk_weights)
+        return out if self.shared is None else out + self.shared(x)

@@ -7,28 +7,31 @@ import functools
 
 import torch
 
-from . import gradients, outputs, overlapped, sequential
+from . import experts, gradients, outputs, overlapped, overlapped_attention, sequential
+from .experts import kernels
 from .groups import find_group
 from .shapes import all_rows, split_table
 
 library = torch.library.Library("shingle", "FRAGMENT")
+HOST_READS = (torch.Tag.cudagraph_unsafe,)  # the tags of ops whose launches depend on what the host reads
 AUTOCAST = {"CPU": "AutocastCPU", "CUDA": "AutocastCUDA"}
 
 
-def define(name, schema, *, cuda, cpu, backward=None, setup=None, casts=True):
+def define(name, schema, *, cuda, cpu, backward=None, setup=None, casts=True, fake=None, keeps=(), tags=()):
     """Defines an op: kernels for both devices, the fake kernel of `outputs`, autograd and autocast.
 
-    casts: false for an op whose tensors have the right dtypes also under autocast.
+    casts: false for an op whose tensors have the right dtypes also under autocast. keeps: positions of arguments that
+    autocast leaves as they are. fake: instead of that of `outputs`; the kernels then check their arguments themselves.
     """
-    library.define(name + schema, tags=(torch.Tag.needs_fixed_stride_order, torch.Tag.pt2_compliant_tag))
-    op, fake = getattr(torch.ops.shingle, name).default, getattr(outputs, name)
+    library.define(name + schema, tags=(torch.Tag.needs_fixed_stride_order, torch.Tag.pt2_compliant_tag, *tags))
+    op, check = getattr(torch.ops.shingle, name).default, getattr(outputs, name)
     library.impl(name, cuda, "CUDA")
-    library.impl(name, checked(fake, cpu), "CPU")
-    torch.library.register_fake(f"shingle::{name}", fake, lib=library)
+    library.impl(name, cpu if fake else checked(check, cpu), "CPU")
+    torch.library.register_fake(f"shingle::{name}", fake or check, lib=library)
     if backward is not None:
         torch.library.register_autograd(f"shingle::{name}", backward, setup_context=setup, lib=library)
     for device, key in AUTOCAST.items() if casts else ():
-        library.impl(name, autocast(op, device.lower(), key), key)
+        library.impl(name, autocast(op, device.lower(), key, keeps), key)
 
 
 def checked(check, kernel):
@@ -40,7 +43,7 @@ def checked(check, kernel):
     return run
 
 
-def autocast(op, device, key):
+def autocast(op, device, key, keeps):
     """Casts tensors of the device to autocast's dtype, as for torch.mm."""
     below = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
 
@@ -52,9 +55,15 @@ def autocast(op, device, key):
 
     def run(*args):
         with torch._C._ExcludeDispatchKeyGuard(below):
-            return op(*map(cast, args))
+            return op(*(arg if at in keeps else cast(arg) for at, arg in enumerate(args)))
 
     return run
+
+
+def fake_moe(x, w_up, w_down, topk_ids, topk_weights, group, activation):
+    out, group = outputs.moe(x, w_up, w_down, topk_ids, topk_weights, group, activation), find_group(group)
+    words = torch.library.get_ctx().new_dynamic_size()  # of a rank's routing: it depends on the tokens of all ranks
+    return out, torch.empty(group.size, words, dtype=torch.int32, device="cpu")
 
 
 def all_gather(x, group, rows=None):
@@ -92,22 +101,23 @@ define(
 
 define(
     "ulysses_gradients",
-    "(Tensor grad, Tensor q, Tensor k, Tensor v, str group, int head_dim, bool causal, SymInt? rows)"
-    " -> (Tensor, Tensor, Tensor)",
-    cuda=overlapped.ulysses_gradients, cpu=sequential.ulysses_gradients,
+    "(Tensor grad, Tensor q, Tensor k, Tensor v, str group, int head_dim, bool causal, SymInt? rows,"
+    " Tensor? cu_seqlens=None) -> (Tensor, Tensor, Tensor)",
+    cuda=overlapped_attention.ulysses_gradients, cpu=sequential.ulysses_gradients,
 )  # fmt: skip
 
 define(
     "attention_gradients",
-    "(Tensor grad, Tensor q, Tensor k, Tensor v, int head_dim, bool causal) -> (Tensor, Tensor, Tensor, Tensor)",
+    "(Tensor grad, Tensor q, Tensor k, Tensor v, int head_dim, bool causal, Tensor? cu_seqlens=None)"
+    " -> (Tensor, Tensor, Tensor, Tensor)",
     cuda=sequential.attention_gradients, cpu=sequential.attention_gradients,
 )  # fmt: skip
 
 define(
     "ring_gradients",
     "(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor? out, Tensor? lse, str group, int head_dim, bool causal,"
-    " bool zigzag, SymInt? rows) -> (Tensor, Tensor, Tensor)",
-    cuda=overlapped.ring_gradients, cpu=sequential.ring_gradients, casts=False,
+    " bool zigzag, SymInt? rows, Tensor? cu_seqlens=None) -> (Tensor, Tensor, Tensor)",
+    cuda=overlapped_attention.ring_gradients, cpu=sequential.ring_gradients, casts=False,
 )  # fmt: skip
 
 for name, schema, setup in (
@@ -133,24 +143,26 @@ for name, schema, setup in (
     ("gemm_all_to_all", "(Tensor x, Tensor w, str group, SymInt[] splits) -> Tensor", gradients.setup_all_to_all),
     (
         "attention_reduce_scatter",
-        "(Tensor q, Tensor k, Tensor v, Tensor w, str group, int head_dim, bool causal=False) -> Tensor",
+        "(Tensor q, Tensor k, Tensor v, Tensor w, str group, int head_dim, bool causal=False,"
+        " Tensor? cu_seqlens=None) -> Tensor",
         gradients.setup_attention_reduce_scatter,
     ),
     (
         "ulysses_attention",
-        "(Tensor q, Tensor k, Tensor v, str group, int head_dim, bool causal=False, SymInt? rows=None) -> Tensor",
-        gradients.setup_ulysses_attention,
+        "(Tensor q, Tensor k, Tensor v, str group, int head_dim, bool causal=False, SymInt? rows=None,"
+        " Tensor? cu_seqlens=None) -> Tensor",
+        gradients.setup_attention,
     ),
     (
         "ring_attention",
         "(Tensor q, Tensor k, Tensor v, str group, int head_dim, bool causal=False, bool zigzag=False,"
-        " SymInt? rows=None) -> Tensor",
-        gradients.setup_ring_attention,
+        " SymInt? rows=None, Tensor? cu_seqlens=None) -> Tensor",
+        gradients.setup_attention,
     ),
     (
         "ring_attention_with_lse",
         "(Tensor q, Tensor k, Tensor v, str group, int head_dim, bool causal=False, bool zigzag=False,"
-        " SymInt? rows=None) -> (Tensor, Tensor)",
+        " SymInt? rows=None, Tensor? cu_seqlens=None) -> (Tensor, Tensor)",
         gradients.setup_ring_attention_with_lse,
     ),
     (
@@ -159,7 +171,25 @@ for name, schema, setup in (
         gradients.setup_mlp,
     ),
 ):
+    on_cuda = overlapped_attention if "attention" in name else overlapped
     define(
-        name, schema, cuda=getattr(overlapped, name), cpu=getattr(sequential, name),
+        name, schema, cuda=getattr(on_cuda, name), cpu=getattr(sequential, name),
         backward=getattr(gradients, name), setup=setup,
     )  # fmt: skip
+
+define(
+    "moe_gradients",
+    "(Tensor grad, Tensor x, Tensor w_up, Tensor w_down, Tensor topk_weights, Tensor routing, str group,"
+    " str? activation, bool[] wanted) -> (Tensor, Tensor, Tensor, Tensor)",
+    cuda=functools.partial(kernels.moe_gradients, experts.overlapped),
+    cpu=functools.partial(kernels.moe_gradients, experts.sequential), casts=False, tags=HOST_READS,
+)  # fmt: skip
+
+define(
+    "moe",
+    "(Tensor x, Tensor w_up, Tensor w_down, Tensor topk_ids, Tensor topk_weights, str group, str? activation)"
+    " -> (Tensor, Tensor)",
+    cuda=functools.partial(kernels.moe, experts.overlapped), cpu=functools.partial(kernels.moe, experts.sequential),
+    backward=gradients.moe, setup=gradients.setup_moe, fake=fake_moe, keeps=(4,),
+    tags=HOST_READS,
+)  # fmt: skip

@@ -50,7 +50,9 @@ def all_gather_gemm(x, ws, group, rows=None, return_gathered=False):
 
 
 def like_weight(w):
-    return w.new_empty(w.shape) if w.stride(-1) == 1 else w.new_empty(*reversed(w.shape)).t()
+    if w.stride(-1) == 1:
+        return w.new_empty(w.shape)
+    return w.transpose(-2, -1).new_empty(w.transpose(-2, -1).shape).transpose(-2, -1)
 
 
 def gather_gradients(grad, x, w, group, bias):
@@ -79,43 +81,52 @@ def gemm_all_to_all(x, w, group, splits):
     return all_to_all_gemm(x, w, group, splits)
 
 
-def attention_gradients(grad, q, k, v, head_dim, causal):
+def attention_gradients(grad, q, k, v, head_dim, causal, cu_seqlens=None):
     shapes.check_attention(q, k, v, head_dim, 1)
+    shapes.check_cu_seqlens(cu_seqlens)
     shapes.check_matrix(q, grad, q.shape, "grad")
     return q.new_empty(q.shape), q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
 
-def attention_reduce_scatter(q, k, v, w, group, head_dim, causal=False):
+def attention_reduce_scatter(q, k, v, w, group, head_dim, causal=False, cu_seqlens=None):
     shapes.check_attention(q, k, v, head_dim, 1)
+    shapes.check_cu_seqlens(cu_seqlens)
     return gemm_reduce_scatter(q, w, group)
 
 
-def ulysses_attention(q, k, v, group, head_dim, causal=False, rows=None):
+def ulysses_attention(q, k, v, group, head_dim, causal=False, rows=None, cu_seqlens=None):
     group = find_group(group)
     shapes.check_attention(q, k, v, head_dim, group.size)
+    shapes.check_cu_seqlens(cu_seqlens)
     shapes.all_rows(q, rows, group)
     return q.new_empty(q.shape)
 
 
-def ulysses_gradients(grad, q, k, v, group, head_dim, causal, rows):
-    ulysses_attention(q, k, v, group, head_dim, causal, rows)
+def ulysses_gradients(grad, q, k, v, group, head_dim, causal, rows, cu_seqlens=None):
+    ulysses_attention(q, k, v, group, head_dim, causal, rows, cu_seqlens)
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
 
-def ring_attention(q, k, v, group, head_dim, causal=False, zigzag=False, rows=None):
+def ring_attention(q, k, v, group, head_dim, causal=False, zigzag=False, rows=None, cu_seqlens=None):
     shapes.check_attention(q, k, v, head_dim, 1)
+    shapes.check_cu_seqlens(cu_seqlens)
     shapes.all_rows(q, rows, find_group(group), zigzag)
     return q.new_empty(q.shape)
 
 
-def ring_attention_with_lse(q, k, v, group, head_dim, causal=False, zigzag=False, rows=None):
-    out = ring_attention(q, k, v, group, head_dim, causal, zigzag, rows)
+def ring_attention_with_lse(q, k, v, group, head_dim, causal=False, zigzag=False, rows=None, cu_seqlens=None):
+    out = ring_attention(q, k, v, group, head_dim, causal, zigzag, rows, cu_seqlens)
+    return out, log_sum_exp(q, head_dim)
+
+
+def log_sum_exp(q, head_dim):
+    """[own tokens, heads]; without tokens if no backward takes it."""
     kept = q.shape[0] if shapes.backward_takes_lse(q, head_dim) else 0
-    return out, q.new_empty(kept, q.shape[1] // head_dim, dtype=shapes.wide(q.dtype))
+    return q.new_empty(kept, q.shape[1] // head_dim, dtype=shapes.wide(q.dtype))
 
 
-def ring_gradients(grad, q, k, v, out, lse, group, head_dim, causal, zigzag, rows):
-    ring_attention(q, k, v, group, head_dim, causal, zigzag, rows)
+def ring_gradients(grad, q, k, v, out, lse, group, head_dim, causal, zigzag, rows, cu_seqlens=None):
+    ring_attention(q, k, v, group, head_dim, causal, zigzag, rows, cu_seqlens)
     for name, x in (("grad", grad), ("out", out)):
         if x is not None:
             shapes.check_matrix(q, x, q.shape, name)
@@ -130,3 +141,17 @@ def mlp(x, up, down, group, activation=None, rows=None):
     shapes.check_weight(x, down, "down", shapes.out_columns(up, activation))
     shapes.all_rows(x, rows, find_group(group))
     return x.new_empty(x.shape[0], down.shape[0])
+
+
+def moe(x, w_up, w_down, topk_ids, topk_weights, group, activation):
+    """The result alone. The size of the routing, the second one, depends on the tokens of all ranks."""
+    shapes.check_experts(x, w_up, w_down, activation)
+    shapes.check_choices(x, topk_ids, topk_weights, w_up.shape[0] * find_group(group).size)
+    return x.new_empty(x.shape[0], w_down.shape[1])
+
+
+def moe_gradients(grad, x, w_up, w_down, topk_weights, routing, group, activation, wanted):
+    shapes.check_experts(x, w_up, w_down, activation)
+    shapes.check_matrix(x, grad, (x.shape[0], w_down.shape[1]), "grad")
+    found = zip(wanted, (x, w_up, w_down, topk_weights))
+    return tuple(like_weight(of) if want else of.new_empty(0) for want, of in found)

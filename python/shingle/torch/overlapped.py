@@ -29,8 +29,8 @@ def rows_argument(x):
 
 
 def is_transposed(w):
-    """True if a weight [n, k] is passed as n×k; false: as k×n, because w is a transposed view."""
-    return w.is_contiguous() or w.stride(1) == 1 or w.stride(0) != 1
+    """True if a weight [..., n, k] is passed as n×k; false: as k×n, because w is a transposed view."""
+    return w.is_contiguous() or w.stride(-1) == 1 or w.stride(-2) != 1
 
 
 def weight_argument(w, transposed):
@@ -42,14 +42,13 @@ def vector_argument(vector):
     return (vector.data_ptr(), 1, 0), vector
 
 
-def chosen(group, shape, m, device):
+def chosen(group, shape, m, device, lengths=None):
     """The operator that serves a call on a device; None: it runs as mm + c10d. Counts and records the call."""
     if shape.dtype is None or m == 0:
         return None
-    if used is not None:
-        used[group, shape, device.index] = None
+    note(group, shape, device)
     captured = torch.cuda.is_current_stream_capturing()
-    choice = table.choose(shape._replace(captured=True) if captured else shape, m)
+    choice = table.choose(shape._replace(captured=True) if captured else shape, m, lengths)
     if choice == LIBRARY:
         counts["sequential." + shape.op] += 1
         return None
@@ -57,26 +56,28 @@ def chosen(group, shape, m, device):
     return by(shape, choice)
 
 
-def serves(shape, m):
-    """True if calls of a shape with m rows run by a context, not as mm + c10d."""
-    return shape.dtype is not None and m > 0 and table.choose(shape, m) != LIBRARY
+def note(group, shape, device):
+    """Records an operator for warmup."""
+    if used is not None:
+        used[group, shape, device.index] = None
 
 
 # Shapes of calls in order of first use, while shingle.torch.warmup records them.
 used: dict | None = None
 
 
-def enqueue(group, shape, m, device, operands, routing=None, like=None):
+def enqueue(group, shape, m, device, operands, routing=None, like=None, lengths=None):
     """One call on the current stream of a device, which autograd's threads may have to select.
 
     operands: (argument, owner) of each matrix, in the order of contexts.roles. Owners may go when this returns: their
     memory is reused in the order of the stream. like: key, inputs and outputs, by which later calls are served alike.
+    lengths: tokens of packed sequences.
     """
     with current(device):
         call = contexts.find_call(group, shape, m, device.index)
         arguments = [argument for argument, _ in operands]
         with call.context.lock:
-            call(m, arguments, (current_stream(device.index),), routing)
+            call(m if routing is None else 0, arguments, (current_stream(device.index),), routing, lengths)
             if like is not None and used is None and settings.native:
                 native.remember(*like, group.process_group, "overlapped." + shape.op, call, m, arguments)
 
@@ -284,100 +285,6 @@ def all_to_all_gemm(x, w, group, splits):
 def gemm_all_to_all(x, w, group, splits):
     out = routed("gemm+alltoall", x, w, group, splits)
     return sequential.gemm_all_to_all(x, w, group, splits) if out is None else out
-
-
-def attention_reduce_scatter(q, k, v, w, group, head_dim, causal=False):
-    key, inputs = ("attention_reduce_scatter", group, q.shape, head_dim, causal), (q, k, v, w)
-    if served := native.serve(key, inputs):
-        return served[0]
-    out, at = outputs.attention_reduce_scatter(q, k, v, w, group, head_dim, causal), find_group(group)
-    transposed = is_transposed(w)
-    shape = attention("attention+reducescatter", q, k, at, head_dim, causal, n=w.shape[0], transposed=transposed)
-    if attend(shape, q.shape[0], at, key, inputs, out):
-        return out
-    return sequential.attention_reduce_scatter(q, k, v, w, group, head_dim, causal)
-
-
-def ulysses_attention(q, k, v, group, head_dim, causal=False, rows=None):
-    key, inputs = ("ulysses_attention", group, q.shape, head_dim, causal, rows), (q, k, v)
-    if served := native.serve(key, inputs):
-        return served[0]
-    out, at = outputs.ulysses_attention(q, k, v, group, head_dim, causal, rows), find_group(group)
-    m = shapes.all_rows(q, rows, at)
-    if attend(attention("ulysses-attention", q, k, at, head_dim, causal), m, at, key, inputs, out):
-        return out
-    return sequential.ulysses_attention(q, k, v, group, head_dim, causal, rows)
-
-
-def attention(op, q, k, group, head_dim, causal, n=None, transposed=False, **fields):
-    """The Shape of an attention. n: columns of the product behind it; None: there is none."""
-    split = 1 if n is None else group.size  # ranks hold all heads, or their own
-    heads = split * q.shape[1] // head_dim, split * k.shape[1] // head_dim, head_dim, causal
-    n, k = q.shape[1] if n is None else n, q.shape[1]
-    shape = shape_of(op, n, k, q.dtype, group.size, transposed, attention=heads, **fields)
-    served = not q.is_cuda or (shape.dtype != "f32" and head_dim % 8 == 0 and head_dim <= 256)
-    return shape if served else shape._replace(dtype=None)  # cuDNN has no such attention
-
-
-def attend(shape, m, group, key, inputs, out):
-    """Calls an attention, unless it runs as c10d and attention. Returns whether it did."""
-    shape = chosen(group, shape, m, out.device)
-    if shape is None:
-        return False
-    qkv, weights = inputs[:3], inputs[3:]
-    matrices = [*map(rows_argument, qkv), *(weight_argument(w, shape.transpose_b) for w in weights), rows_argument(out)]
-    enqueue(group, shape, m, out.device, matrices, like=(key, inputs, (out,)))
-    return True
-
-
-def ulysses_gradients(grad, q, k, v, group, head_dim, causal, rows):
-    outputs.ulysses_gradients(grad, q, k, v, group, head_dim, causal, rows)
-    return sequential.ulysses_gradients(grad, q, k, v, group, head_dim, causal, rows)
-
-
-def ring_attention(q, k, v, group, head_dim, causal=False, zigzag=False, rows=None):
-    key, inputs = ("ring_attention", group, q.shape, head_dim, causal, zigzag, rows), (q, k, v)
-    if served := native.serve(key, inputs):
-        return served[0]
-    out, at = outputs.ring_attention(q, k, v, group, head_dim, causal, zigzag, rows), find_group(group)
-    m = shapes.all_rows(q, rows, at, zigzag)
-    shape = attention("allgather+attention", q, k, at, head_dim, causal, zigzag=zigzag)
-    if attend(shape, m, at, key, inputs, out):
-        return out
-    return sequential.ring_attention(q, k, v, group, head_dim, causal, zigzag, rows)
-
-
-def ring_attention_with_lse(q, k, v, group, head_dim, causal=False, zigzag=False, rows=None):
-    given = q, k, v, group, head_dim, causal, zigzag, rows
-    if not shapes.backward_takes_lse(q, head_dim):
-        _, lse = outputs.ring_attention_with_lse(*given)
-        return ring_attention(*given), lse
-    (out, lse), at = outputs.ring_attention_with_lse(*given), find_group(group)
-    m = shapes.all_rows(q, rows, at, zigzag)
-    shape = attention("allgather+attention", q, k, at, head_dim, causal, zigzag=zigzag, returns_lse=True)
-    shape = chosen(at, shape, m, q.device)
-    if shape is not None:  # not remembered: libshingle_torch.so makes results of the inputs' dtype only
-        enqueue(at, shape, m, q.device, [*map(rows_argument, (q, k, v, out, lse))])
-        return out, lse
-    backward = attention("attention-backward", q, k, at, head_dim, causal, zigzag=zigzag)
-    if any(serves(backward._replace(captured=captured), m) for captured in (False, True)):
-        return sequential.ring_attention_with_lse(*given)
-    # Backward will attend again. If the table changes before that, NaN shows it.
-    return sequential.ring_attention(*given), lse.fill_(torch.nan)
-
-
-def ring_gradients(grad, q, k, v, out, lse, group, head_dim, causal, zigzag, rows):
-    given = grad, q, k, v, out, lse, group, head_dim, causal, zigzag, rows
-    made, at = outputs.ring_gradients(*given), find_group(group)
-    shape = None
-    if lse is not None:
-        m = shapes.all_rows(q, rows, at, zigzag)
-        backward = attention("attention-backward", q, k, at, head_dim, causal, zigzag=zigzag)
-        shape = chosen(at, backward, m, q.device)
-    if shape is None:
-        return sequential.ring_gradients(*given)
-    enqueue(at, shape, m, q.device, [*map(rows_argument, (q, k, v, grad, out, lse, *made))])
-    return made
 
 
 def mlp(x, up, down, group, activation=None, rows=None):

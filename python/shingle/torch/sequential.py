@@ -7,7 +7,8 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from . import shapes
+from . import attention, shapes
+from .attention import parts_of
 from .groups import find_group
 
 
@@ -47,12 +48,15 @@ def reduce_scatter(x, group, async_op=False):
     return (out, work) if async_op else out
 
 
-def all_to_all(x, table, group):
-    """Rows of x, sorted by destination, to rows sorted by source. table: rows sent, [source][destination]."""
+def all_to_all(x, table, group, async_op=False):
+    """Rows of x, sorted by destination, to rows sorted by source. table: rows sent, [source][destination].
+
+    async_op: as of all_gather.
+    """
     sent, received = table[group.rank], [row[group.rank] for row in table]
     out = x.new_empty(sum(received), x.shape[1])
-    dist.all_to_all_single(out, x.contiguous(), received, sent, group=group.process_group)
-    return out
+    work = dist.all_to_all_single(out, x.contiguous(), received, sent, group=group.process_group, async_op=async_op)
+    return (out, work) if async_op else out
 
 
 def gemm_reduce_scatter(x, w, group, bias=None, activation=None):
@@ -153,64 +157,34 @@ def to_tokens(tensors, rows, group):
     return [part.flatten(1) for part in parts.split([x.shape[1] for x in tensors], 2)]
 
 
-def attend(q, k, v, head_dim, causal, mask=None):
-    """Attention of one sequence, [tokens, heads · head_dim]. Consecutive heads of q may share one of k and v.
-
-    mask: [queries, keys], true where a query sees a key; it replaces causal.
-    """
-
-    def heads(x):
-        return x.unflatten(1, (x.shape[1] // head_dim, head_dim)).transpose(0, 1)[None]
-
-    shared = q.shape[1] != k.shape[1]
-    causal = causal and mask is None
-    # Not of torch.nn.functional, which context_parallel replaces by what calls this.
-    out = torch.ops.aten.scaled_dot_product_attention(
-        heads(q), heads(k), heads(v), attn_mask=mask, is_causal=causal, enable_gqa=shared
-    )
-    return out[0].transpose(0, 1).flatten(1)
+def whole_parts(tokens, causal, cu_seqlens):
+    """The attention of all tokens to all tokens."""
+    return parts_of([(0, tokens)], tokens, causal, shapes.lengths_of(cu_seqlens, tokens))
 
 
-QUERIES_AT_ONCE = 128  # whose scores log_sum_exp() holds
+def attention_gradients(grad, q, k, v, head_dim, causal, cu_seqlens=None):
+    return attention.gradients(grad, q, k, v, head_dim, whole_parts(q.shape[0], causal, cu_seqlens))
 
 
-def log_sum_exp(q, k, head_dim, mask=None):
-    """The log-sum-exp of the scaled scores of attend(q, k, …), in fp32 at least: [queries, heads]."""
-    wide, kv_heads = shapes.wide(q.dtype), k.shape[1] // head_dim
-    keys = k.to(wide).unflatten(1, (kv_heads, head_dim)) * head_dim**-0.5
-    lse = q.new_empty(q.shape[0], q.shape[1] // head_dim, dtype=wide)
-    for first in range(0, q.shape[0], QUERIES_AT_ONCE):
-        these = slice(first, first + QUERIES_AT_ONCE)
-        queries = q[these].to(wide).unflatten(1, (kv_heads, -1, head_dim))
-        scores = torch.einsum("ighd,jgd->ighj", queries, keys)
-        if mask is not None:
-            scores = scores.masked_fill(~mask[these, None, None], -torch.inf)
-        lse[these] = scores.logsumexp(-1).flatten(1)
-    return lse
+def attention_reduce_scatter(q, k, v, w, group, head_dim, causal=False, cu_seqlens=None):
+    parts = whole_parts(q.shape[0], causal, cu_seqlens)
+    return gemm_reduce_scatter(attention.attend(q, k, v, head_dim, parts), w, group)
 
 
-def attention_gradients(grad, q, k, v, head_dim, causal):
-    """The attended tokens, and gradients of q, k and v. Attends again, because the heads' scores are not kept."""
-    attended, pull_back = torch.func.vjp(lambda q, k, v: attend(q, k, v, head_dim, causal), q, k, v)
-    return tuple(x.contiguous() for x in (attended, *pull_back(grad)))
-
-
-def attention_reduce_scatter(q, k, v, w, group, head_dim, causal=False):
-    return gemm_reduce_scatter(attend(q, k, v, head_dim, causal), w, group)
-
-
-def ulysses_attention(q, k, v, group, head_dim, causal=False, rows=None):
+def ulysses_attention(q, k, v, group, head_dim, causal=False, rows=None, cu_seqlens=None):
     group = find_group(group)
     rows = shapes.all_rows(q, rows, group)
-    (out,) = to_tokens([attend(*to_heads([q, k, v], rows, group), head_dim, causal)], rows, group)
+    parts = whole_parts(rows, causal, cu_seqlens)
+    (out,) = to_tokens([attention.attend(*to_heads([q, k, v], rows, group), head_dim, parts)], rows, group)
     return out.contiguous()
 
 
-def ulysses_gradients(grad, q, k, v, group, head_dim, causal, rows):
+def ulysses_gradients(grad, q, k, v, group, head_dim, causal, rows, cu_seqlens=None):
     group = find_group(group)
     rows = shapes.all_rows(q, rows, group)
+    parts = whole_parts(rows, causal, cu_seqlens)
     *inputs, grad = to_heads([q, k, v, grad], rows, group)
-    _, *gradients = attention_gradients(grad, *inputs, head_dim, causal)
+    _, *gradients = attention.gradients(grad, *inputs, head_dim, parts)
     return tuple(x.contiguous() for x in to_tokens(gradients, rows, group))
 
 
@@ -221,23 +195,6 @@ def token_order(rows, group, zigzag, device):
         first, second = places.unflatten(0, (group.size, 2, -1)).unbind(1)
         places = torch.cat((first.flatten(), second.flip(0).flatten()))
     return places[:rows]
-
-
-def own_tokens(rows, group, zigzag, device):
-    """This rank's tokens, ascending. Made without a wait for the device, which a CUDA graph capture refuses."""
-    chunks = (group.rank, 2 * group.size - 1 - group.rank) if zigzag else (group.rank,)
-    size = shapes.shard_rows(rows, group, zigzag) // len(chunks)
-    return torch.cat([
-        torch.arange(min(chunk * size, rows), min((chunk + 1) * size, rows), device=device) for chunk in chunks
-    ])  # fmt: skip
-
-
-def sees(rows, group, causal, zigzag, device):
-    """Which tokens the own ones see: [own tokens, tokens]; None: all."""
-    if not causal:
-        return None
-    own = own_tokens(rows, group, zigzag, device)
-    return own[:, None] >= torch.arange(rows, device=device)
 
 
 def gather_tokens(x, rows, group, zigzag):
@@ -255,31 +212,40 @@ def scatter_tokens(x, group, zigzag):
     return reduce_scatter(placed, group)[: shapes.own_rows(rows, group, zigzag)].to(x.dtype)
 
 
-def ring_attention(q, k, v, group, head_dim, causal=False, zigzag=False, rows=None):
-    group = find_group(group)
-    rows = shapes.all_rows(q, rows, group, zigzag)
-    k, v = (gather_tokens(x, rows, group, zigzag) for x in (k, v))
-    return attend(q, k, v, head_dim, causal, sees(rows, group, causal, zigzag, q.device)).contiguous()
+class Gathered:
+    """Keys and values of all tokens, and the parts of the attention of own ones to them."""
+
+    def __init__(self, q, k, v, group, causal, zigzag, rows, cu_seqlens):
+        self.group = group = find_group(group)
+        rows = shapes.all_rows(q, rows, group, zigzag)
+        lengths = shapes.lengths_of(cu_seqlens, rows)
+        self.parts = parts_of(shapes.own_tokens(rows, group, zigzag), rows, causal, lengths)
+        self.k, self.v = (gather_tokens(x, rows, group, zigzag) for x in (k, v))
 
 
-def ring_attention_with_lse(q, k, v, group, head_dim, causal=False, zigzag=False, rows=None):
+def ring_attention(q, k, v, group, head_dim, causal=False, zigzag=False, rows=None, cu_seqlens=None):
+    at = Gathered(q, k, v, group, causal, zigzag, rows, cu_seqlens)
+    return attention.attend(q, at.k, at.v, head_dim, at.parts).contiguous()
+
+
+def ring_attention_with_lse(q, k, v, group, head_dim, causal=False, zigzag=False, rows=None, cu_seqlens=None):
+    """The result. No log-sum-exp is kept, because ring_gradients() attends again."""
+    out = ring_attention(q, k, v, group, head_dim, causal, zigzag, rows, cu_seqlens)
+    return out, q.new_empty(0, q.shape[1] // head_dim, dtype=shapes.wide(q.dtype))
+
+
+def attend_with_lse(q, k, v, group, head_dim, causal=False, zigzag=False, rows=None, cu_seqlens=None):
     """The result, and the log-sum-exp that attention-backward takes."""
-    group = find_group(group)
-    rows = shapes.all_rows(q, rows, group, zigzag)
-    k, v = (gather_tokens(x, rows, group, zigzag) for x in (k, v))
-    mask = sees(rows, group, causal, zigzag, q.device)
-    return attend(q, k, v, head_dim, causal, mask).contiguous(), log_sum_exp(q, k, head_dim, mask)
+    at = Gathered(q, k, v, group, causal, zigzag, rows, cu_seqlens)
+    out = attention.attend(q, at.k, at.v, head_dim, at.parts).contiguous()
+    return out, attention.log_sum_exp(q, at.k, head_dim, at.parts)
 
 
-def ring_gradients(grad, q, k, v, out, lse, group, head_dim, causal, zigzag, rows):
+def ring_gradients(grad, q, k, v, out, lse, group, head_dim, causal, zigzag, rows, cu_seqlens=None):
     """Gradients of q, k and v. Attends again: PyTorch's attention takes no log-sum-exp of ours."""
-    group = find_group(group)
-    rows = shapes.all_rows(q, rows, group, zigzag)
-    mask = sees(rows, group, causal, zigzag, q.device)
-    k, v = (gather_tokens(x, rows, group, zigzag) for x in (k, v))
-    _, pull_back = torch.func.vjp(lambda q, k, v: attend(q, k, v, head_dim, causal, mask), q, k, v)
-    dq, dk, dv = pull_back(grad)
-    return dq.contiguous(), scatter_tokens(dk, group, zigzag), scatter_tokens(dv, group, zigzag)
+    at = Gathered(q, k, v, group, causal, zigzag, rows, cu_seqlens)
+    _, dq, dk, dv = attention.gradients(grad, q, at.k, at.v, head_dim, at.parts)
+    return dq, scatter_tokens(dk, at.group, zigzag), scatter_tokens(dv, at.group, zigzag)
 
 
 def mlp(x, up, down, group, activation=None, rows=None):

@@ -22,13 +22,14 @@ class Settings:
     workers: int = 0
     timeout_us: float = 0
     native: bool = os.environ.get("SHINGLE_NATIVE", "1") != "0"
+    overlap_packed: bool = False
 
 
 settings = Settings()
 
 
 def configure(**changes):
-    """Changes fields of Settings: max_m, min_m, mechanism, workers, timeout_us, native. Call it on all ranks alike."""
+    """Changes fields of Settings: max_m, min_m, … Call it on all ranks alike."""
     for name, value in changes.items():
         if name not in settings.__dataclass_fields__:
             raise TypeError(f"configure() has no setting {name!r}; it has {', '.join(settings.__dataclass_fields__)}")

@@ -45,6 +45,47 @@ def own_rows(rows, group, zigzag=False):
     return torch.sym_min(torch.sym_max(rows - group.rank * shard, 0), shard)
 
 
+def own_tokens(rows, group, zigzag=False):
+    """This rank's tokens: ranges [first, end), ascending, one behind another joined."""
+    chunks = (group.rank, 2 * group.size - 1 - group.rank) if zigzag else (group.rank,)
+    size, ranges = shard_rows(rows, group, zigzag) // len(chunks), []
+    for chunk in chunks:
+        first, end = min(chunk * size, rows), min((chunk + 1) * size, rows)
+        if ranges and ranges[-1][1] == first:
+            ranges[-1] = ranges[-1][0], end
+        elif first < end:
+            ranges.append((first, end))
+    return ranges
+
+
+def check_cu_seqlens(cu_seqlens):
+    """Checks what lengths_of() takes, but for its values: fake kernels do not know them."""
+    if cu_seqlens is None:
+        return
+    if cu_seqlens.dim() != 1 or cu_seqlens.dtype not in (torch.int32, torch.int64) or cu_seqlens.device.type != "cpu":
+        raise InvalidArgument(
+            f"cu_seqlens is {cu_seqlens.dtype} of {tuple(cu_seqlens.shape)} on {cu_seqlens.device}; expected int32 or "
+            "int64 of [sequences + 1] on cpu"
+        )
+
+
+def lengths_of(cu_seqlens, tokens):
+    """Tokens of each sequence as a tuple, without empty ones; None: one sequence of all tokens.
+
+    cu_seqlens: None, or where each sequence begins among the tokens of all ranks and the last one ends: [0, …, tokens].
+    """
+    if cu_seqlens is None:
+        return None
+    ends = cu_seqlens.tolist()
+    if not ends or ends[0] != 0 or ends[-1] != tokens or any(end < begin for begin, end in zip(ends, ends[1:])):
+        shown = ends if len(ends) <= 8 else [*ends[:4], "…", *ends[-3:]]
+        raise InvalidArgument(
+            f"cu_seqlens = {shown} must ascend from 0 to {tokens}, the tokens of all ranks; padding is a sequence too"
+        )
+    lengths = tuple(end - begin for begin, end in zip(ends, ends[1:]) if end > begin)
+    return lengths if len(lengths) > 1 else None
+
+
 def rows_by_rank(rows, group):
     """Rows of each rank's shard, as own_rows()."""
     return [own_rows(rows, group._replace(rank=rank)) for rank in range(group.size)]
@@ -68,7 +109,8 @@ def all_rows(x, rows, group, zigzag=False):
 
 
 def out_columns(w, activation):
-    return w.shape[0] // 2 if activation == "swiglu" else w.shape[0]
+    """Columns of activation(x·wᵀ); w is [..., n, k]."""
+    return w.shape[-2] // 2 if activation == "swiglu" else w.shape[-2]
 
 
 def check_gemm(x, w, name="w"):
@@ -130,9 +172,7 @@ def backward_takes_lse(q, head_dim):
 
     Equal on ranks with equal GPUs and the same cuDNN. Table.choose() still decides which calls it serves.
     """
-    if not q.is_cuda:
-        return True
-    if q.dtype not in (torch.bfloat16, torch.float16) or head_dim % 8 != 0 or head_dim > 256:
+    if not q.is_cuda or q.dtype not in (torch.bfloat16, torch.float16) or head_dim % 8 != 0 or head_dim > 256:
         return False
     hopper = torch.cuda.get_device_capability(q.device)[0] == 9
     return (hopper or head_dim <= 128) and (torch.backends.cudnn.version() or 0) >= LEAST_CUDNN
@@ -164,8 +204,45 @@ def check_matrix(x, matrix, shape, name):
 def check_activation(activation, w, name="w"):
     if activation is not None and activation not in ACTIVATIONS:
         raise InvalidArgument(f"activation = {activation!r}; expected None or one of {', '.join(ACTIVATIONS)}")
-    if activation == "swiglu" and w.shape[0] % 2 != 0:
-        raise InvalidArgument(f"{name}.shape[0] = {w.shape[0]} must be even: swiglu takes [gate | up]")
+    if activation == "swiglu" and w.shape[-2] % 2 != 0:
+        raise InvalidArgument(f"{name}.shape[{w.dim() - 2}] = {w.shape[-2]} must be even: swiglu takes [gate | up]")
+
+
+def check_experts(x, w_up, w_down, activation):
+    """Checks x [tokens, hidden], and the weights of a rank's experts: [experts, inner, hidden], [experts, n, inner]."""
+    if x.dim() != 2 or not x.is_floating_point():
+        raise InvalidArgument(f"x is {x.dtype} of {tuple(x.shape)}; expected a floating dtype, [tokens, hidden]")
+    for name, w in (("w_up", w_up), ("w_down", w_down)):
+        if w.dim() != 3:
+            raise InvalidArgument(f"{name}.shape = {tuple(w.shape)}; expected [experts of a rank, out, in]")
+        check_like(x, w, name)
+    check_activation(activation, w_up, "w_up")
+    if w_up.shape[0] < 1 or w_up.shape[2] != x.shape[1]:
+        raise InvalidArgument(
+            f"w_up.shape = {tuple(w_up.shape)}; expected [experts of a rank, out, {x.shape[1]}], to multiply "
+            f"{x.shape[1]} columns of x"
+        )
+    experts, inner = w_up.shape[0], out_columns(w_up, activation)
+    if w_down.shape[0] != experts or w_down.shape[2] != inner:
+        raise InvalidArgument(f"w_down.shape = {tuple(w_down.shape)}; expected [{experts}, out, {inner}], as of w_up")
+
+
+def check_choices(x, topk_ids, topk_weights, experts):
+    """Checks topk_ids and topk_weights, [tokens, topk]. experts: of all ranks."""
+    if topk_ids.dtype not in (torch.int32, torch.int64):
+        raise InvalidArgument(f"topk_ids.dtype = {topk_ids.dtype}; expected torch.int32 or torch.int64")
+    if topk_ids.dim() != 2 or topk_ids.shape[0] != x.shape[0]:
+        raise InvalidArgument(f"topk_ids.shape = {tuple(topk_ids.shape)}; expected [{x.shape[0]}, topk], as x has tokens")
+    if not 1 <= topk_ids.shape[1] <= experts:
+        raise InvalidArgument(
+            f"topk_ids.shape[1] = {topk_ids.shape[1]} experts of a token are outside [1, {experts}], those of all ranks"
+        )
+    if topk_ids.device != x.device:
+        raise InvalidArgument(f"topk_ids.device = {topk_ids.device}, but x.device = {x.device}; both must be equal")
+    dtype = wide(x.dtype)
+    if topk_weights.dtype != dtype:
+        raise InvalidArgument(f"topk_weights.dtype = {topk_weights.dtype}; expected {dtype} for x of {x.dtype}")
+    check_matrix(x.new_empty(0, dtype=dtype), topk_weights, topk_ids.shape, "topk_weights")
 
 
 def split_table(splits, group):

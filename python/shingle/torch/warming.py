@@ -1,14 +1,16 @@
 """warmup: declares the operators that a step uses, and measures which mechanism is fastest at which m."""
 
 import contextlib
+import itertools
 import math
 
 import torch
 import torch.distributed as dist
 
 from ..errors import InvalidArgument
-from . import contexts, native, overlapped, shapes
+from . import contexts, experts, native, overlapped, overlapped_attention, shapes
 from .choices import LIBRARY, PREDICTED, Shape, by, fastest, table
+from .experts.routing import Layout
 from .groups import Group
 from .settings import settings
 
@@ -19,11 +21,20 @@ KERNELS = {
     "alltoall+gemm": overlapped.all_to_all_gemm,
     "gemm+alltoall": overlapped.gemm_all_to_all,
     "mlp": overlapped.mlp,
-    "attention+reducescatter": overlapped.attention_reduce_scatter,
-    "ulysses-attention": overlapped.ulysses_attention,
-    "allgather+attention": overlapped.ring_attention,
-    "attention-backward": overlapped.ring_gradients,
+    "attention+reducescatter": overlapped_attention.attention_reduce_scatter,
+    "ulysses-attention": overlapped_attention.ulysses_attention,
+    "allgather+attention": overlapped_attention.ring_attention,
+    "attention-backward": overlapped_attention.ring_gradients,
+    "alltoall+grouped-gemm": experts.overlapped.dispatch,
+    "grouped-gemm+alltoall": experts.overlapped.combine,
+    "moe": experts.overlapped.moe,
 }
+
+
+def kernel_of(shape):
+    return overlapped_attention.attend_with_lse if shape.returns_lse else KERNELS[shape.op]
+
+
 # Mechanisms that are tried, beside the fastest predicted one.
 CANDIDATES = {
     "gemm+reducescatter": ["fused", "fused tile=64x128", "fused tile=128x128", "fused helpers=4",
@@ -37,6 +48,7 @@ CANDIDATES = {
                           "ring slices=2"],
     "allgather+attention": ["ring engines=1", "ring engines=2 slices=2", "ring"],
     "attention-backward": ["ring engines=1", "ring"],
+    **dict.fromkeys(("alltoall+grouped-gemm", "grouped-gemm+alltoall", "moe"), ["sequential", "chunked", "fused"]),
 }  # fmt: skip
 WARM, TIMED = 1, 7  # samples that are not kept, and that are
 CALLS = 5  # of a sample, one behind the other
@@ -48,7 +60,8 @@ def warmup(step, *, tune=True, least_m=16):
 
     step: a call of the model, or a whole training step. tune: also measures these operators, as mm + c10d and by
     several mechanisms, launched one by one and in CUDA graphs, and enters the fastest into shingle.torch.table at
-    some sizes from least_m to settings.max_m. Bias, norm and layout of the weight are left out.
+    some sizes from least_m to settings.max_m. Bias, norm and layout of the weight are left out. Experts are measured
+    with a new routing in each call, and not in CUDA graphs.
 
     Collective: all ranks call it with the same step, outside of captures. On CPU it only runs the step. Returns what
     `step` returned.
@@ -63,7 +76,7 @@ def warmup(step, *, tune=True, least_m=16):
         used, overlapped.used = overlapped.used, None
     for group, shape, device in used:
         with torch.cuda.device(-1 if device is None else device):  # -1: as it is
-            for at in (shape, shape._replace(captured=True)):
+            for at in [shape] if shape.experts else [shape, shape._replace(captured=True)]:  # no graph holds experts
                 if tune and at.key not in table.rows:
                     table.enter(at, fastest(measure(group, at, sizes_between(least_m, settings.max_m), device)))
             for operator in table.mechanisms(shape):
@@ -87,16 +100,19 @@ def sizes_between(least, most):
 
 def measure(group, shape, sizes, device):
     """Median times of a call in microseconds, those of the slowest rank: {m: {choice: time}}."""
-    if shape.op != "mlp":
-        shape = shape._replace(bias=False, activation=None, norm_epsilon=None, returns_lse=False)  # as `arguments`
+    if shape.op not in ("mlp", "moe"):
+        shape = shape._replace(bias=False, activation=None, norm_epsilon=None)  # as `arguments`
     calls = {choice: contexts.find_call(group, by(shape, choice), settings.max_m, device)
              for choice in (PREDICTED, *CANDIDATES.get(shape.op, []))}  # fmt: skip
-    kernel, time, found = KERNELS[shape.op], graph_us if shape.captured else median_us, {}
+    time = routed_us if shape.experts else graph_us if shape.captured else median_us
+    kernel, found = kernel_of(shape), {}
     for m in sizes:
         # A mechanism that does not serve this m is replaced by `sequential`: the libraries again.
         choices = [
             choice for choice, call in calls.items()
-            if choice == PREDICTED or (call.mechanism(m) in choice and (not shape.keeps or call.gathers_in_order(m)))
+            if choice == PREDICTED
+            or shape.experts  # a routing, not m, decides
+            or (call.mechanism(m) in choice and (not shape.keeps or call.gathers_in_order(m)))
         ]  # fmt: skip
         args = arguments(group, shape, m)
         times = torch.tensor([time(group, kernel, args, choice) for choice in (LIBRARY, *choices)], device="cuda")
@@ -128,13 +144,32 @@ def graph_us(group, kernel, args, choice):
     return median_of(group, graph.replay) / CALLS
 
 
-def median_of(group, launch):
-    """Median device time of what launch() launches, in microseconds."""
+def routed_us(group, kernel, args, choice):
+    """Median time of a call of experts on an idle device. Each call has a new routing, as in a model: the host has
+    waited for it, and plans the call while the device waits.
+    """
+    shift = itertools.count()
+
+    def launch():
+        kernel(*(rolled(arg, next(shift)) if isinstance(arg, Layout) else arg for arg in args))
+
+    with forced(choice):
+        return median_of(group, launch, sleep_cycles=0)
+
+
+def rolled(layout, shift):
+    """A layout with as many rows for each expert, of other tokens."""
+    count, ids = layout.routing[:, :1], layout.routing[:, 1:]
+    return Layout(torch.cat((count, ids.roll(shift, 1)), 1), layout.topk, layout.experts, layout.group, layout.device)
+
+
+def median_of(group, launch, sleep_cycles=SLEEP_CYCLES):
+    """Median time of what launch() launches, in microseconds: device time, as far as the device sleeps meanwhile."""
     samples, meeting = [], torch.zeros(1, device="cuda")
     for _ in range(WARM + TIMED):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         dist.barrier(group=group.process_group)
-        torch.cuda._sleep(SLEEP_CYCLES)
+        torch.cuda._sleep(sleep_cycles)
         dist.all_reduce(meeting, group=group.process_group)  # devices wake tens of microseconds apart
         begin.record()
         launch()
@@ -161,8 +196,9 @@ def arguments(group: Group, shape: Shape, m: int):
     def random(*sizes):
         return torch.randn(sizes, device="cuda").to(dtype)
 
-    def weight(n, k):
-        return random(n, k) if shape.transpose_b else random(k, n).t()
+    def weight(*sizes):
+        *leading, n, k = sizes
+        return random(*sizes) if shape.transpose_b else random(*leading, k, n).transpose(-2, -1)
 
     if shape.op == "mlp":
         up = weight(shape.inner * (2 if shape.activation == "swiglu" else 1), shape.k)
@@ -182,6 +218,8 @@ def arguments(group: Group, shape: Shape, m: int):
             return grad, q, k, v, out, lse, group.name, head_dim, causal, shape.zigzag, m
         order = () if shape.op == "ulysses-attention" else (shape.zigzag,)
         return q, k, v, group.name, head_dim, causal, *order, m
+    if shape.experts:
+        return experts_arguments(group, shape, m, random, weight)
     w = weight(shape.n, shape.k)
     if shape.op == "allgather+gemm":
         return random(shapes.own_rows(m, group), shape.k), [w], group.name, m, shape.keeps
@@ -189,3 +227,20 @@ def arguments(group: Group, shape: Shape, m: int):
         row = [m // group.size + (rank < m % group.size) for rank in range(group.size)]
         return random(m, shape.k), w, group.name, row * group.size
     return random(m, shape.k), w, group.name
+
+
+def experts_arguments(group: Group, shape: Shape, m: int, random, weight):
+    """Those of a kernel of experts: m tokens on each rank, for experts that are drawn uniformly."""
+    (count, topk), ranks = shape.experts, group.size
+    ids = torch.randint(count, (ranks, topk * m), generator=torch.Generator().manual_seed(0), dtype=torch.int32)
+    routing = torch.cat((torch.full((ranks, 1), topk * m, dtype=torch.int32), ids), 1)
+    topk_weights = random(m, topk).float()
+    layout = Layout(routing, topk, count, group, topk_weights.device)
+    if shape.op == "moe":
+        up = weight(count // ranks, shape.inner * (2 if shape.activation == "swiglu" else 1), shape.k)
+        down = weight(count // ranks, shape.n, shape.inner)
+        return random(m, shape.k), up, down, topk_weights, layout, shape.activation
+    w = weight(count // ranks, shape.n, shape.k)
+    if shape.op == "alltoall+grouped-gemm":
+        return random(m, shape.k), w, layout
+    return random(layout.received, shape.k), w, topk_weights, layout

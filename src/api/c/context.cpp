@@ -64,7 +64,11 @@ shingle_status shingle_context_call(shingle_context* context, int32_t op, int64_
     const auto given = c::read_struct<shingle_arguments>(arguments, "arguments");
     const std::vector<Argument> matrices = c::to_arguments(given.matrices, given.matrix_count);
     const auto streams = streams_of(*context, given.streams, given.stream_count, "arguments.");
-    const auto routing = c::to_routing(given.routing, context->world->size());
+    const auto routing = c::to_routing(given.routing, context->context.largest(op));
+    const auto lengths = c::to_lengths(given, m);
+    if (routing && !lengths.empty())
+      throw InvalidArgument("arguments have a routing and lengths: no operator takes both");
+    if (!lengths.empty()) return context->context.call(op, lengths, matrices, streams);
     if (!routing) return context->context.call(op, m, matrices, streams);
     const std::int64_t most = most_rows(*routing);
     if (m != 0 && given.routing->experts != 0)

@@ -24,7 +24,7 @@ SHINGLE_ENDS_WITH(shingle_context_options, registered_bytes);
 SHINGLE_ENDS_WITH(shingle_operator, capacity);
 SHINGLE_ENDS_WITH(shingle_matrix, reserved);
 SHINGLE_ENDS_WITH(shingle_routing, reserved);
-SHINGLE_ENDS_WITH(shingle_arguments, stream_count);
+SHINGLE_ENDS_WITH(shingle_arguments, length_count);
 #undef SHINGLE_ENDS_WITH
 
 /// Does an action; an InvalidArgument then names the field in front.
@@ -100,7 +100,7 @@ std::shared_ptr<const Routing> routing_of_largest(const Problem& problem) {
   if (problem.traits().grouped && (experts < 1 || topk < 1))
     throw InvalidArgument(fmt::format("operator.experts = {} and operator.topk = {} must be positive for {}",
                                       experts, topk, name(problem.op)));
-  if (problem.traits().grouped && capacity > 0)
+  if (problem.traits().takes_capacity() && capacity > 0)
     return in_field("operator.capacity", [&] {
       return std::make_shared<const Routing>(Routing::slots(problem.world, experts, capacity));
     });
@@ -225,13 +225,13 @@ std::optional<Params> to_params(const shingle_operator* given) {
   return in_field("operator.mechanism", [&] { return parsed_params(read.mechanism); });
 }
 
-std::shared_ptr<const Routing> to_routing(const shingle_routing* given, int world) {
+std::shared_ptr<const Routing> to_routing(const shingle_routing* given, const Problem& largest) {
   if (given == nullptr) return {};
   const auto read = read_struct<shingle_routing>(given, "routing");
   require_not_null(read.rows, "routing.rows");
   require_not_null(read.destinations, "routing.destinations");
   std::vector<std::vector<std::int32_t>> table;
-  for (int rank = 0; rank < world; ++rank) {
+  for (int rank = 0; rank < largest.world; ++rank) {
     const std::int64_t rows = read.rows[rank];
     if (rows < 0 || rows > max_extent)
       throw InvalidArgument(fmt::format("routing.rows[{}] = {} is outside [0, {}]", rank, rows, max_extent));
@@ -243,7 +243,9 @@ std::shared_ptr<const Routing> to_routing(const shingle_routing* given, int worl
     throw InvalidArgument(fmt::format("routing.reserved = {} must be 0", read.reserved));
   return in_field("routing", [&] {
     return std::make_shared<const Routing>(
-        read.experts == 0 ? Routing(std::move(table)) : Routing::to_experts(std::move(table), read.experts));
+        read.experts == 0
+            ? Routing(std::move(table))
+            : Routing::to_experts(std::move(table), read.experts, largest.traits().expert_split()));
   });
 }
 
@@ -259,6 +261,24 @@ std::vector<Argument> to_arguments(const shingle_matrix* given, std::int32_t cou
          {at.data, {at.rows, at.cols}, to_dtype(at.dtype, element + ".dtype"), at.row_stride}});
   }
   return arguments;
+}
+
+std::span<const std::int64_t> to_lengths(const shingle_arguments& given, std::int64_t m) {
+  const std::int64_t count = given.length_count;
+  if (count < 0 || (count > 0) != (given.lengths != nullptr))
+    throw InvalidArgument(fmt::format("arguments.length_count = {} does not match arguments.lengths", count));
+  const std::span<const std::int64_t> lengths{given.lengths, static_cast<std::size_t>(count)};
+  std::int64_t tokens = 0;
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    if (lengths[i] < 1 || lengths[i] > max_extent)
+      throw InvalidArgument(
+          fmt::format("arguments.lengths[{}] = {} is outside [1, {}]", i, lengths[i], max_extent));
+    tokens += lengths[i];
+  }
+  if (count > 0 && tokens != m)
+    throw InvalidArgument(
+        fmt::format("arguments.lengths has {} tokens in {} sequences, but m = {}", tokens, count, m));
+  return lengths;
 }
 
 }  // namespace shingle::c

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "shingle/api/context.hpp"
@@ -20,14 +21,17 @@ WorldRequest to_request(const shingle_world_options* given);
 
 ContextOptions to_options(const shingle_context_options* given);
 
-/// An operator with an all-to-all gets the routing of its largest m.
+/// An operator that routes rows gets the routing of its largest m.
 Problem to_problem(const shingle_operator* given, int world);
 
 /// Mechanism and params of the operator; nothing: those of the context.
 std::optional<Params> to_params(const shingle_operator* given);
 
-/// Null if the call has none.
-std::shared_ptr<const Routing> to_routing(const shingle_routing* given, int world);
+/// The routing of a call of the operator; null if the call has none.
+std::shared_ptr<const Routing> to_routing(const shingle_routing* given, const Problem& largest);
+
+/// Tokens of the sequences of an attention, in the caller's memory; empty if the call has none.
+std::span<const std::int64_t> to_lengths(const shingle_arguments& given, std::int64_t m);
 
 std::vector<Argument> to_arguments(const shingle_matrix* given, std::int32_t count);
 

@@ -8,6 +8,7 @@
 #include "cuda/memory/flagged.hpp"
 #include "cuda/raii/check.hpp"
 #include "elements.hpp"
+#include "library.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/plan/print.hpp"
 

@@ -257,9 +257,10 @@ void fields(auto& f, P& p) {
     if (table.size() > max_world)
       f.fail("routing", fmt::format("{} ranks, at most {}", table.size(), max_world));
     try {
-      p.routing = std::make_shared<const Routing>(p.experts.count > 0
-                                                      ? Routing::to_experts(std::move(table), p.experts.count)
-                                                      : Routing(std::move(table)));
+      p.routing = std::make_shared<const Routing>(
+          p.experts.count > 0
+              ? Routing::to_experts(std::move(table), p.experts.count, p.traits().expert_split())
+              : Routing(std::move(table)));
     } catch (const InvalidArgument& e) {
       f.fail("routing", e.what());
     }

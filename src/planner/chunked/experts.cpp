@@ -72,9 +72,9 @@ class Chunks {
   /// Sums the products of a rank's tokens. Collectives run in order, so a wait for the last covers all.
   void combine(int rank) const {
     hand_over(build_, rank, returned_, communicate_lane, compute_lane);
-    Elementwise pass = planner::combine(build_, rank);
     const std::int64_t tokens = p_.out_rows(rank);
-    pass.grid = packed_rows(rank, tokens, p_.n);
+    Elementwise pass = planner::combine(packed_rows(rank, tokens, p_.n),
+                                        build_.all(build_.topk_weights, rank), build_.all(build_.out, rank));
     for (std::int64_t choice = 0; choice < p_.experts.topk; ++choice)
       pass.from.push_back(cut_.packed(rank, choice * tokens, pass.grid, build_.all(returns_, rank)));
     build_.step(rank, compute_lane, std::move(pass));

@@ -435,12 +435,14 @@ std::optional<Reason> infeasible(const Problem& problem, const Machine& machine,
             "a transposed A has a column a row of the output: ranks with different numbers of rows need "
             "transpose_a off"};
   const Mechanism mechanism = mechanism_of(params);
-  if (problem.traits().grouped && mechanism != Mechanism::sequential && mechanism != Mechanism::chunked &&
-      mechanism != Mechanism::fused)
-    return Reason{
-        fmt::format("{} does not plan grouped products: use sequential, chunked or fused", name(mechanism))};
-  if (problem.has_slots() && mechanism == Mechanism::chunked)
-    return Reason{"chunked does not plan experts with a capacity: use sequential or fused"};
+  const bool sliced = problem.traits().slices_experts(), chunks = !sliced && !problem.has_slots();
+  if (problem.traits().grouped && mechanism != Mechanism::sequential && mechanism != Mechanism::fused &&
+      (mechanism != Mechanism::chunked || !chunks))
+    return Reason{fmt::format("{} does not plan {}: use {} or fused", name(mechanism),
+                              sliced                ? "tensor-parallel experts"
+                              : problem.has_slots() ? "experts with a capacity"
+                                                    : "grouped products",
+                              chunks ? "sequential, chunked" : "sequential")};
   if (auto reason = no_worker_left(machine, problem.op == Op::gemm ? 0 : machine.collective_workers))
     return reason;
   const bool configures = std::visit(

@@ -16,14 +16,40 @@ void for_each_group(const Routing& routing, int rank, int first, Visit&& visit) 
   const int experts = routing.experts_per_rank();
   for (int i = 0; i < routing.world(); ++i)
     for (int weight = 0; weight < experts; ++weight) {
-      const int source = (first + i) % routing.world(), expert = rank * experts + weight;
+      const int source = (first + i) % routing.world(), expert = routing.first_expert(rank) + weight;
       if (const std::int64_t rows = routing.count(source, expert); rows > 0)
         visit(RowGroup{routing.receive_base(expert, source), routing.receive_base(expert, source), rows,
                        weight, live_element(routing, rank, source, weight)});
     }
 }
 
+/// Rows of a source, from `first` on, among the rows by expert of all sources.
+Placement sorted_rows(const Problem& problem, int source, std::int64_t first, const TileGrid& grid,
+                      const Slice& sorted) {
+  const Routing& routing = *problem.routing;
+  placement::Pools pools{{grid.positions()}, source};
+  pools.first = first;
+  for (int expert = 0; expert < routing.experts(); ++expert)
+    pools.bases.push_back(routing.receive_base(expert, source) + routing.count_before(source, expert, first));
+  return {sorted, std::move(pools)};
+}
+
 }  // namespace
+
+std::int64_t tokens_of(const Problem& problem, int rank) {
+  return problem.routing->rows(rank) / problem.choices();
+}
+
+std::vector<RowGroup> groups_by_expert(const Routing& routing, int rank) {
+  std::vector<RowGroup> groups;
+  for (int weight = 0; weight < routing.experts_per_rank(); ++weight) {
+    const int expert = routing.first_expert(rank) + weight;
+    const std::int64_t first = routing.receive_base(expert, 0);
+    if (const std::int64_t rows = routing.receive_base(expert, routing.world()) - first; rows > 0)
+      groups.push_back({first, first, rows, weight});
+  }
+  return groups;
+}
 
 std::vector<RowGroup> groups_by_source(const Routing& routing, int rank) {
   std::vector<RowGroup> groups;
@@ -48,29 +74,38 @@ std::vector<RowGroup> groups_from(const Routing& routing, int rank, int first) {
   return groups;
 }
 
-SourceRuns runs_by_source(const Gemm& product, const Routing& routing, int rank) {
-  std::vector<std::int32_t> sources;
-  for (const RowGroup& group : product.groups)
-    sources.push_back(group.rows == 0 ? rank : routing.received_row(rank, group.row).source);
-  SourceRuns runs;
+PositionRuns runs_by(const Gemm& product, const std::vector<std::int32_t>& keys) {
+  PositionRuns runs;
   for (std::int64_t position = 0; position < product.grid.positions(); ++position) {
     const ProductTile tile = product_tile(product, product.grid.tile(position));
-    const bool phantom = tile.group == nullptr || tile.rect.cols == 0;
-    const std::int32_t source =
-        phantom ? -1 : sources[static_cast<std::size_t>(tile.group - product.groups.data())];
-    if (!runs.ends.empty() && (phantom || runs.sources.back() == source)) {
+    const bool phantom = tile.group == nullptr || tile.rect.cols == 0 || keys.empty();
+    const std::int32_t key =
+        phantom ? -1 : keys[static_cast<std::size_t>(tile.group - product.groups.data())];
+    if (!runs.ends.empty() && (phantom || runs.keys.back() == key)) {
       runs.ends.back() = position + 1;
     } else {
       runs.ends.push_back(position + 1);
-      runs.sources.push_back(larger(source, 0));
+      runs.keys.push_back(larger(key, 0));
     }
   }
   return runs;
 }
 
+PositionRuns runs_by_source(const Gemm& product, const Routing& routing, int rank) {
+  std::vector<std::int32_t> sources;
+  for (const RowGroup& group : product.groups)
+    if (group.rows > 0) sources.push_back(routing.received_row(rank, group.row).source);
+  return runs_by(product, sources);
+}
+
 TileOrder order_of_groups(const Machine& machine, const TileOrder& asked) {
   if (asked != TileOrder{}) return asked;
   return {Raster::along_n, machine.order.swizzle, machine.order.cluster_m, 1, 0};
+}
+
+std::int64_t unit_rows(const Machine& machine, const TileParams& asked, const Epilogue& epilogue) {
+  return std::int64_t{tile_size(with_tiles_of(epilogue, machine), asked).rows} *
+         order_of_groups(machine, asked.order).cluster_m;
 }
 
 Gemm grouped(const Builder& build, const Machine& machine, const TileParams& asked, Gemm product,
@@ -84,7 +119,7 @@ Gemm grouped(const Builder& build, const Machine& machine, const TileParams& ask
 Placement rows_of_tokens(const Problem& problem, int rank, const Slice& tokens) {
   RowMap rows;
   rows.world = problem.experts.topk;
-  rows.len = rows.limit = problem.routing->rows(rank) / problem.experts.topk;
+  rows.len = rows.limit = tokens_of(problem, rank);
   rows.block = larger(rows.len, 1);
   return {tokens, placement::Matrix{rows}};
 }
@@ -100,12 +135,66 @@ Placement choice_by_expert(const Problem& problem, int rank, std::int64_t choice
   return {from, std::move(pools)};
 }
 
-Elementwise combine(const Builder& build, int rank) {
+Elementwise combine(const TileGrid& grid, const Slice& factors, const Slice& to) {
+  Elementwise pass;
+  pass.grid = grid;
+  pass.factors = factors;
+  pass.to = Builder::in_place(to);
+  return pass;
+}
+
+TurnGroups groups_in_turn(const Routing& routing, int first, std::int64_t unit, TurnOf of) {
+  const int world = routing.world();
+  std::vector<std::vector<RowGroup>> by_turn(static_cast<std::size_t>(world));
+  for (int expert = 0; expert < routing.experts(); ++expert) {
+    const std::int64_t end = routing.receive_base(expert, world);
+    int source = 0;  // of the first row of the unit
+    for (std::int64_t row = routing.receive_base(expert, 0); row < end; row += unit) {
+      const std::int64_t rows = smaller(unit, end - row);
+      while (routing.receive_base(expert, source + 1) <= row) ++source;
+      int turn = of == TurnOf::last ? 0 : world;
+      for (int s = source; s < world && routing.receive_base(expert, s) < row + rows; ++s) {
+        if (routing.count(s, expert) == 0) continue;
+        const int at = (s - first + world) % world;
+        turn = of == TurnOf::last ? larger(turn, at) : smaller(turn, at);
+      }
+      auto& groups = by_turn[static_cast<std::size_t>(turn)];
+      if (!groups.empty() && groups.back().weight == expert && groups.back().row + groups.back().rows == row)
+        groups.back().rows += rows;
+      else
+        groups.push_back({row, row, rows, expert});
+    }
+  }
+  TurnGroups all;
+  for (int turn = 0; turn < world; ++turn)
+    for (const RowGroup& group : by_turn[static_cast<std::size_t>(turn)]) {
+      all.groups.push_back(group);
+      all.turns.push_back(turn);
+    }
+  return all;
+}
+
+TileGrid fine_row_blocks(const Builder& build, std::int64_t rows, std::int64_t cols) {
+  constexpr std::int64_t most = 64, least = 8;
+  std::int64_t tall = most;
+  while (tall > least && ceil_div(rows, tall) < 2 * build.workers()) tall /= 2;
+  return make_grid(rows, cols, static_cast<std::int32_t>(tall), static_cast<std::int32_t>(cols));
+}
+
+Elementwise sort_tokens(const Builder& build, int source, const Slice& tokens, const Slice& sorted) {
   const Problem& p = build.problem();
   Elementwise pass;
-  pass.grid = build.row_blocks(p.out_rows(rank), p.n);
-  pass.factors = build.all(build.topk_weights, rank);
-  pass.to = Builder::in_place(build.all(build.out, rank));
+  pass.grid = fine_row_blocks(build, p.routing->rows(source), p.k);
+  pass.from.push_back(rows_of_tokens(p, source, tokens));
+  pass.to = sorted_rows(p, source, 0, pass.grid, sorted);
+  return pass;
+}
+
+Elementwise combine_sorted(const Builder& build, int source, const Slice& products, const Slice& factors,
+                           const Slice& to) {
+  Elementwise pass = combine(fine_row_blocks(build, factors.rows, build.problem().n), factors, to);
+  for (std::int64_t choice = 0; choice < build.problem().experts.topk; ++choice)
+    pass.from.push_back(sorted_rows(build.problem(), source, choice * factors.rows, pass.grid, products));
   return pass;
 }
 

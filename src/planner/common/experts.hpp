@@ -7,9 +7,15 @@
 
 namespace shingle::planner {
 
+/// Tokens of a rank.
+std::int64_t tokens_of(const Problem& problem, int rank);
+
+/// The rows that a rank receives, ordered by expert in A and in the output, as a group for each expert. Empty
+/// groups are left out, here and below.
+std::vector<RowGroup> groups_by_expert(const Routing& routing, int rank);
 /// The rows that a rank receives, a group for each source and expert. Groups are ordered by source, then by
 /// expert, and so are rows of A, as an all-to-all delivers them. Rows of the output are ordered by expert,
-/// then by source. Empty groups are left out.
+/// then by source.
 std::vector<RowGroup> groups_by_source(const Routing& routing, int rank);
 /// The same with the order of A and that of the output exchanged: rows by expert are stored by source.
 std::vector<RowGroup> groups_to_source(const Routing& routing, int rank);
@@ -17,26 +23,52 @@ std::vector<RowGroup> groups_to_source(const Routing& routing, int rank);
 /// The rows that a rank receives, ordered by expert in A and in the output, as groups for each source and
 /// expert. The groups of rank `first` come first, then those of the ranks behind it.
 std::vector<RowGroup> groups_from(const Routing& routing, int rank, int first);
-/// Runs of positions of a product of such groups whose tiles have rows of one source.
-struct SourceRuns {
+/// Runs of positions of a grouped product whose tiles have the same key.
+struct PositionRuns {
   std::vector<std::int64_t> ends;
-  std::vector<std::int32_t> sources;
+  std::vector<std::int32_t> keys;
 };
-SourceRuns runs_by_source(const Gemm& product, const Routing& routing, int rank);
+/// `keys`: one for each group, none if no group has rows. Phantom tiles belong to the run before them.
+PositionRuns runs_by(const Gemm& product, const std::vector<std::int32_t>& keys);
+/// The same for groups of groups_from(); the key is the source.
+PositionRuns runs_by_source(const Gemm& product, const Routing& routing, int rank);
 /// Order of the tiles of a grouped product, unless one is asked for. All columns of some rows of tiles come
 /// before the next rows, so rows that arrive later are multiplied later, and these tiles share the weights
 /// that are read.
 TileOrder order_of_groups(const Machine& machine, const TileOrder& asked);
+/// Rows of a tile of a grouped product, or of a cluster of them.
+std::int64_t unit_rows(const Machine& machine, const TileParams& asked, const Epilogue& epilogue);
 /// A rank's product of the rows of buffer `a`, with a weight for each group.
 Gemm grouped(const Builder& build, const Machine& machine, const TileParams& asked, Gemm product,
              std::int32_t a, std::vector<RowGroup> groups);
 
 /// Placement of a rank's routed rows in its tokens: choice j of token i is row j · tokens + i.
 Placement rows_of_tokens(const Problem& problem, int rank, const Slice& tokens);
-/// The pass that sums a token's choices. Without places in `from`: these are to be set, one for each choice.
-Elementwise combine(const Builder& build, int rank);
+/// The pass that sums the choices of the tokens of a grid with the weights in `factors`. Without places in
+/// `from`: these are to be set, one for each choice.
+Elementwise combine(const TileGrid& grid, const Slice& factors, const Slice& to);
 /// A rank's routed rows of a choice, in a slice that has them by expert.
 Placement choice_by_expert(const Problem& problem, int rank, std::int64_t choice, const TileGrid& grid,
                            const Slice& from);
+
+// Tensor-parallel experts: every rank has the rows of all sources by expert.
+
+/// Rows by expert, cut between tiles. Sources take turns, from `first` on. A tile that has rows of several
+/// sources has the turn of the last of them, or of the first.
+struct TurnGroups {
+  std::vector<RowGroup> groups;     ///< in order of their turns
+  std::vector<std::int32_t> turns;  ///< by group
+};
+enum class TurnOf : bool { last, first };
+/// `unit`: rows of a tile, or of a cluster of tiles.
+TurnGroups groups_in_turn(const Routing& routing, int first, std::int64_t unit, TurnOf of);
+
+/// Grid of a pass over complete rows, with enough tiles for all workers.
+TileGrid fine_row_blocks(const Builder& build, std::int64_t rows, std::int64_t cols);
+/// The pass that stores a source's tokens among the rows by expert, once for each choice.
+Elementwise sort_tokens(const Builder& build, int source, const Slice& tokens, const Slice& sorted);
+/// The pass that sums the choices of a source's tokens, from products by expert.
+Elementwise combine_sorted(const Builder& build, int source, const Slice& products, const Slice& factors,
+                           const Slice& to);
 
 }  // namespace shingle::planner

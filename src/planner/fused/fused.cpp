@@ -25,6 +25,15 @@ void planner::share(FusedBuilder& build, int rank, Elementwise pass, std::int32_
   build.step(rank, compute_lane, std::move(pass));
 }
 
+std::int64_t planner::most_moved_rows(const Problem& problem) {
+  if (!dispatches_tokens(problem)) return problem.shard_rows();
+  std::int64_t most = 1;
+  for (int source = 0; source < problem.world; ++source)
+    for (int dest = 0; dest < problem.world; ++dest)
+      if (dest != source) most = larger(most, problem.routing->count_to_rank(source, dest));
+  return most;
+}
+
 namespace {
 
 std::optional<Reason> unserved_by_fused(const Problem& p, const Machine& machine, const FusedParams& params) {
@@ -60,12 +69,13 @@ std::int64_t communication_rows(const Problem& p, const Machine& machine) {
   constexpr std::int64_t most_pieces = 4;
   const double row_bytes = static_cast<double>(p.k) * static_cast<double>(size_bytes(p.dtype));
   const double worth_us = machine.engine.copy_us + machine.engine.sync_us;
+  const std::int64_t rows = planner::most_moved_rows(p);
   std::int64_t pieces = most_pieces;
   while (pieces > 1 && machine.link.paced() &&
-         row_bytes * static_cast<double>(p.shard_rows()) / static_cast<double>(pieces) <
+         row_bytes * static_cast<double>(rows) / static_cast<double>(pieces) <
              worth_us * machine.link.gbps * 1e3)
     --pieces;
-  return ceil_div(p.shard_rows(), pieces);
+  return ceil_div(rows, pieces);
 }
 
 /// Number of helpers if the params give none: a few. They keep up with arriving data, and on a GPU they do
@@ -143,29 +153,43 @@ std::int32_t summing(const Machine& machine, const FusedParams& params, const Pr
   return std::clamp(2 * static_cast<std::int32_t>(std::min(needed, 1.0 * most) / 2), least, most);
 }
 
-/// Number of workers that push tokens to their experts beside the product: as many as take as long as the
-/// product does, if the machine gives both times. Each row has a place of its own. A worker is assumed to
-/// push such rows at a quarter of its rate of copying.
-std::int32_t pushing(const Problem& p, const Machine& machine, const FusedParams& params) {
-  constexpr double slower = 4;
-  const std::int32_t least = helpers_of(machine, params), most = helpers_of(machine, params, 4);
+/// Number of workers that move rows of experts beside the products: as many as take as long as a product
+/// does, if the machine gives both times. In expert parallelism they push tokens to their experts. In tensor
+/// parallelism they sort tokens before a product, and sum choices behind one.
+std::int32_t moving(const Problem& p, const Machine& machine, const FusedParams& params) {
+  const bool sliced = p.traits().slices_experts();
+  const std::int32_t least = helpers_of(machine, params), most = helpers_of(machine, params, 4),
+                     most_summing = helpers_of(machine, params, 8);
   if (params.helpers != 0 || machine.pass_gbps == 0) return least;
-  double most_pushed = 0, most_multiplied = 0;  // rows of a rank
+  double sent = 0, received = 0;  // rows of the rank that has most
   for (int rank = 0; rank < p.world; ++rank) {
-    most_pushed = std::max(most_pushed, static_cast<double>(p.routing->rows(rank)));
-    most_multiplied = std::max(most_multiplied, static_cast<double>(p.routing->received(rank)));
+    sent = std::max(sent, static_cast<double>(p.routing->rows(rank)));
+    received = std::max(received, static_cast<double>(p.routing->received(rank)));
   }
-  if (p.has_slots()) most_pushed = most_multiplied = static_cast<double>(p.experts.count * p.expected_rows());
-  const double row_bytes = static_cast<double>(p.k) * static_cast<double>(size_bytes(p.dtype));
-  const double pushed_us = 2 * most_pushed * row_bytes * slower / (machine.pass_gbps * 1e3);
-  const auto cols = static_cast<double>(p.b_cols());
+  if (p.has_slots()) sent = received = static_cast<double>(p.experts.count * p.expected_rows());
   const planner::TileSize tile = planner::tile_size(machine, params.tile);
-  const double waves = most_multiplied * cols /
-                       (static_cast<double>(tile.rows) * static_cast<double>(tile.cols)) / machine.workers;
-  const double product_us =
-      std::max(waves * wave_us(machine, tile.rows, tile.cols, static_cast<double>(p.k)), 0.0);
-  if (product_us == 0) return most;
-  return std::clamp(2 * static_cast<std::int32_t>(pushed_us / product_us / 2 + 1), least, most);
+  // Workers that read and store `elements` at `gbps` each, `limit` at most, beside a product of k×cols
+  // weights.
+  const auto beside = [&](double elements, double gbps, double limit, std::int64_t k, std::int64_t cols) {
+    const double moved_us = elements * static_cast<double>(size_bytes(p.dtype)) / (gbps * 1e3);
+    const double waves = received * static_cast<double>(cols) /
+                         (static_cast<double>(tile.rows) * static_cast<double>(tile.cols)) / machine.workers;
+    const double product_us = waves * wave_us(machine, tile.rows, tile.cols, static_cast<double>(k));
+    return product_us > 0 ? std::min(moved_us / product_us, limit) : limit;
+  };
+  // Each row that is pushed has a place of its own. A worker is assumed to push such rows at a quarter of its
+  // rate of copying.
+  constexpr double slower = 4;
+  double workers = 0;
+  if (p.traits().before)
+    workers = beside(2 * (sliced ? received : slower * sent) * static_cast<double>(p.k), machine.pass_gbps,
+                     most, p.k, p.b_cols());
+  if (sliced && p.traits().after)
+    workers =
+        std::max(workers, beside((received + static_cast<double>(p.world * p.m)) * static_cast<double>(p.n),
+                                 machine.reduce_gbps > 0 ? machine.reduce_gbps : machine.pass_gbps,
+                                 most_summing, p.traits().chains() ? p.inner : p.k, p.n));
+  return std::clamp(2 * static_cast<std::int32_t>(workers / 2 + 1), least, most);
 }
 
 /// The params that the operator uses, including the planner's choices.
@@ -177,8 +201,8 @@ FusedParams choose(const Problem& p, const Machine& machine, const FusedParams& 
     chosen.tile.rows = tile.rows, chosen.tile.cols = tile.cols;
   }
   chosen.unregistered = params.unregistered;
-  if (p.traits().reduces()) {
-    chosen.stage_fp32 = params.stage_fp32;
+  if (p.traits().reduces()) chosen.stage_fp32 = params.stage_fp32;
+  if (p.traits().reduces() && !p.traits().grouped) {
     const bool asked =
         params.comm_order != CommOrder::automatic;  // true if the user asks for an order; one shot has none
     const Product product = product_of(p, machine, params);
@@ -193,7 +217,18 @@ FusedParams choose(const Problem& p, const Machine& machine, const FusedParams& 
   }
   const bool fills = params.unregistered && p.op == Op::gemm_alltoall && !p.norm.enabled;
   if (p.op == Op::alltoall_gemm || fills) chosen.helpers = helpers_of(machine, params);
-  if (p.traits().grouped && p.traits().before) chosen.helpers = pushing(p, machine, params);
+  if (planner::dispatches_tokens(p)) {
+    // A copy engine would move all slots: only the device knows which of them have a token.
+    chosen.mover = p.has_slots() ? Mover::store : params.mover;
+    if (chosen.mover == Mover::store)
+      chosen.helpers = moving(p, machine, params);
+    else
+      chosen.comm_rows = params.comm_rows > 0 ? params.comm_rows : communication_rows(p, machine);
+  }
+  if (p.traits().slices_experts()) {
+    chosen.mover = params.mover;
+    chosen.helpers = moving(p, machine, params);
+  }
   if (p.traits().shards_a()) {
     chosen.comm_rows = params.comm_rows > 0 ? params.comm_rows : communication_rows(p, machine);
     chosen.pull = params.pull && !params.unregistered;
@@ -248,6 +283,11 @@ Result<Plan> plan_fused(const Problem& problem, const Machine& host, const Fused
     case Op::grouped_gemm_alltoall:
     case Op::moe:
       planner::fuse_experts(build, machine);
+      break;
+    case Op::allgather_grouped_gemm:
+    case Op::grouped_gemm_reducescatter:
+    case Op::moe_tp:
+      planner::fuse_sliced_experts(build, machine);
       break;
     case Op::mlp:
       planner::fuse_mlp(build, machine);

@@ -26,9 +26,19 @@ void fuse_scatter(FusedBuilder& build, const Machine& machine);
 /// alltoall+gemm: rows are pushed where the routing sends them; a tile awaits the rows that it needs.
 void fuse_dispatch(FusedBuilder& build, const Machine& machine);
 
-/// alltoall+grouped-gemm, grouped-gemm+alltoall and moe: tokens are pushed to their experts, products are
+/// alltoall+grouped-gemm, grouped-gemm+alltoall and moe: a tile awaits the tokens that it needs, products are
 /// stored where their tokens are.
 void fuse_experts(FusedBuilder& build, const Machine& machine);
+/// allgather+grouped-gemm, grouped-gemm+reducescatter and moe-tp: tokens are gathered and sums are stored
+/// with their owners, rank by rank, beside the products.
+void fuse_sliced_experts(FusedBuilder& build, const Machine& machine);
+
+/// True if tokens go to the ranks of their experts.
+inline bool dispatches_tokens(const Problem& problem) {
+  return problem.traits().grouped && problem.traits().before == CollectiveKind::alltoall;
+}
+/// Rows of the largest shard; or most tokens that a rank sends to another.
+std::int64_t most_moved_rows(const Problem& problem);
 
 /// Appends a gated pass with a work queue, shared by `some` workers in `lane` beside the GEMM and `rest`
 /// workers after it. The helpers start only when there are items to do. Earlier they would delay a GEMM that

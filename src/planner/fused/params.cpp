@@ -1,6 +1,7 @@
 // The params of `fused`.
 #include <algorithm>
 
+#include "fused.hpp"
 #include "planner/common/param_table.hpp"
 
 namespace shingle {
@@ -14,6 +15,11 @@ bool gathers(const Tuning<P>& tuning) {
   return tuning.problem.traits().shards_a();
 }
 
+/// True if copy engines may take shards or tokens where the product reads them.
+bool moves_inputs(const Tuning<P>& tuning) {
+  return gathers(tuning) || (dispatches_tokens(tuning.problem) && !tuning.problem.has_slots());
+}
+
 std::vector<std::int32_t> helpers_to_try(const Tuning<P>& tuning) {
   if (tuning.machine.workers <= 1) return {};
   const std::int32_t few = std::max(tuning.machine.workers / 32, 1);
@@ -21,14 +27,14 @@ std::vector<std::int32_t> helpers_to_try(const Tuning<P>& tuning) {
 }
 
 std::vector<std::int64_t> comm_rows_to_try(const Tuning<P>& tuning) {
-  if (!gathers(tuning)) return {};
-  const std::int64_t shard = tuning.problem.shard_rows();
-  return {shard, ceil_div(shard, 2), ceil_div(shard, 4), ceil_div(shard, 8)};
+  if (!moves_inputs(tuning)) return {};
+  const std::int64_t rows = most_moved_rows(tuning.problem);
+  return {rows, ceil_div(rows, 2), ceil_div(rows, 4), ceil_div(rows, 8)};
 }
 
 std::vector<CommOrder> comm_orders_to_try(const Tuning<P>& tuning) {
   if (gathers(tuning)) return {CommOrder::ring, CommOrder::reverse, CommOrder::interleaved};
-  if (!tuning.problem.traits().reduces()) return {};
+  if (!tuning.problem.traits().reduces() || tuning.problem.traits().grouped) return {};
   // An explicit order excludes one-shot; `automatic` keeps it possible.
   return {CommOrder::automatic, CommOrder::ring, CommOrder::interleaved};
 }
@@ -41,8 +47,8 @@ ParamTable<P> tiles_without_rotation() {
 }
 
 ParamRow<P> helpers_row() {
-  ParamRow<P> helpers =
-      row<&P::helpers>("helpers", "N", "Workers that sum or push beside the GEMM, or none", helpers_to_try);
+  ParamRow<P> helpers = row<&P::helpers>(
+      "helpers", "N", "Workers that sum, sort or push beside the GEMM, or none", helpers_to_try);
   helpers.text = [](const P& params) -> std::optional<std::string> {
     if (params.helpers == 0) return std::nullopt;
     return params.helpers == P::no_helpers ? "none" : text(params.helpers);
@@ -72,17 +78,20 @@ const planner::ParamTable<FusedParams>& FusedParams::table() {
                               return tuning.problem.op == Op::gemm_allreduce ? std::vector{false, true}
                                                                              : std::vector<bool>{};
                             }),
-          row<&P::comm_rows>("comm-rows", "ROWS", "Rows of a communication tile (allgather+gemm, mlp)",
+          row<&P::comm_rows>("comm-rows", "ROWS",
+                             "Rows of a communication tile (allgather+gemm, mlp); tokens of a copy (experts)",
                              comm_rows_to_try),
           row<&P::pull>("pull", "", "Workers fetch the shards of peers; by default their holders send them",
                         [](const Tuning<P>& tuning) {
                           return gathers(tuning) && !tuning.fixed.unregistered ? std::vector{false, true}
                                                                                : std::vector<bool>{};
                         }),
-          row<&P::mover>("mover", "NAME", "What moves shards: copy-engine (the default) or store",
+          row<&P::mover>("mover", "NAME", "What moves shards and tokens: copy-engine (the default) or store",
                          [](const Tuning<P>& tuning) {
-                           return gathers(tuning) ? std::vector{Mover::copy_engine, Mover::store}
-                                                  : std::vector<Mover>{};
+                           const bool moves =
+                               moves_inputs(tuning) || tuning.problem.traits().slices_experts();
+                           return moves ? std::vector{Mover::copy_engine, Mover::store}
+                                        : std::vector<Mover>{};
                          }),
           row<&P::comm_order>("comm-order", "ORDER",
                               "Order of communication tiles. Gathers: ring (the default), reverse, "

@@ -81,7 +81,8 @@ class Sequence {
     hand_over(build_, rank, computed_, compute_lane, communicate_lane);
     exchange(rank, products_, returns_, false);
     hand_over(build_, rank, returned_, communicate_lane, compute_lane);
-    Elementwise pass = planner::combine(build_, rank);
+    Elementwise pass = planner::combine(build_.row_blocks(p_.out_rows(rank), p_.n),
+                                        build_.all(build_.topk_weights, rank), build_.all(build_.out, rank));
     const Slice returns = build_.all(returns_, rank);
     for (std::int64_t choice = 0; choice < p_.experts.topk; ++choice)
       pass.from.push_back(slots_ ? slots_->choice(rank, choice, returns)

@@ -213,6 +213,11 @@ Result<Plan> plan_sequential(const Problem& problem, const Machine& host, const 
     case Op::moe:
       planner::experts_in_sequence(build, machine);
       break;
+    case Op::allgather_grouped_gemm:
+    case Op::grouped_gemm_reducescatter:
+    case Op::moe_tp:
+      planner::sliced_experts_in_sequence(build, machine);
+      break;
     case Op::mlp:
       planner::plan_mlp_slices(build, {0, problem.shard_rows()});
       break;

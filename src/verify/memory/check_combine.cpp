@@ -7,16 +7,31 @@
 
 namespace shingle {
 
-/// Reads the weights of the tile's rows. Returns the token, of those of the rank, that the first row is.
+namespace {
+
+/// A token, as its owner counts it.
+struct Token {
+  int owner;
+  std::int64_t row;
+};
+
+Token token_at(const Problem& p, std::int64_t global) {
+  int owner = 0;
+  while (p.routing->global_base(owner + 1) <= global * p.choices()) ++owner;
+  return {owner, global - p.routing->global_base(owner) / p.choices()};
+}
+
+}  // namespace
+
+/// Reads the weights of the tile's rows. Returns the token, of those of all ranks, that the first row is.
 std::int64_t MemoryCheck::first_weighed(const Elementwise& step, const Segment& s, std::int32_t index,
                                         std::int64_t item) {
-  const Problem& p = plan_.problem();
   const TileRect rect = step.grid.rect(step.grid.tile(item));
   const Slice& f = step.factors;
   const Place at = piece_place(f, f.row + rect.row, rect.rows, f.col, f.cols, s.epoch);
   std::int64_t first = -1;
   memory_.read(at, index, item, [&](const Rect& cell, const Content& c) {
-    const std::int64_t row = at.rect.row + c.row - p.out_runs(s.rank).front().global_row;
+    const std::int64_t row = at.rect.row + c.row;
     if (c.of != Content::Of::topk_weights || c.epoch != s.epoch || at.rect.col + c.col != 0 ||
         (first >= 0 && row != first))
       fail_content(s, fmt::format("weighs by {} ({}); expected the weights of consecutive tokens",
@@ -42,21 +57,26 @@ void MemoryCheck::take_choice(const Elementwise& step, const Segment& s, std::in
     const Place at = piece_place(from.slice, piece.row, piece.rows, piece.col, rect.cols, s.epoch);
     memory_.read(at, index, item, [&](const Rect& cell, const Content& c) {
       for (std::int64_t row = cell.row; row < cell.row + cell.rows; ++row) {
-        const std::int64_t in_tile = row - piece.row + piece.tile_row, token = first + in_tile;
-        const std::int64_t routed = static_cast<std::int64_t>(choice) * p.out_rows(s.rank) + token;
-        const int expert = routing.dest(s.rank, routed), rank = routing.rank_of(expert);
-        budget_.spend(Budget::compared, p.world + routing.experts_per_rank() * p.world);
+        budget_.spend(Budget::compared, 2 * p.world);
+        const std::int64_t in_tile = row - piece.row + piece.tile_row;
+        const auto [owner, token] = token_at(p, first + in_tile);
+        const std::int64_t routed =
+            static_cast<std::int64_t>(choice) * (routing.rows(owner) / p.choices()) + token;
+        const int expert = routing.dest(owner, routed);
+        // With a slice of every expert, a rank sums its own products.
+        const int rank = routing.receives(s.rank, expert) ? s.rank : routing.rank_of(expert);
         // Rows count as those of A: tokens, or rows by expert.
-        const std::int64_t wanted = p.traits().before ? p.a_runs(s.rank).front().global_row + token
+        const std::int64_t wanted = p.traits().before ? first + in_tile
                                                       : p.a_runs(rank).front().global_row +
-                                                            routing.receive_base(expert, s.rank) +
-                                                            routing.count_before(s.rank, expert, routed);
+                                                            routing.receive_base(expert, owner) +
+                                                            routing.count_before(owner, expert, routed);
         if (c.of != Content::Of::c || c.epoch != s.epoch || c.done != 0 || row + c.row != wanted ||
             piece.col + c.col != rect.col || c.ranks != std::uint64_t{1} << rank ||
-            c.weight != expert % routing.experts_per_rank())
-          fail_content(s, fmt::format("takes {} ({}) as choice {} of token {}, which is row {} with "
-                                      "expert {}",
-                                      memory_.describe(at, cell), text_of(c), choice, token, wanted, expert));
+            c.weight != routing.weight_of(expert))
+          fail_content(
+              s, fmt::format("takes {} ({}) as choice {} of token {} of rank {}, which is row {} with "
+                             "expert {}",
+                             memory_.describe(at, cell), text_of(c), choice, token, owner, wanted, expert));
         sums.visit({in_tile, 1, cell.col - piece.col, cell.cols},
                    [&](const Rect&, ValueTable::Id& sum) { sum = values_.merged(sum, c.value); });
       }
@@ -79,11 +99,13 @@ void MemoryCheck::combine_tile(const Elementwise& step, const Segment& s, std::i
   RegionMap<ValueTable::Id> sums(rect.rows, rect.cols, ValueTable::Id{}, &budget_);
   for (std::size_t choice = 0; choice < step.from.size(); ++choice)
     take_choice(step, s, index, item, choice, first, sums);
-  const std::int64_t token = p.out_runs(s.rank).front().global_row + first;
+  // The sum is complete, or one rank's part of it.
+  const std::uint64_t ranks = p.traits().reduces() ? std::uint64_t{1} << s.rank : 0;
   for_each_piece(step.to, step.grid, p.routing.get(), item, [&](const Piece& piece) {
     sums.visit({piece.tile_row, piece.rows, 0, rect.cols}, [&](const Rect& part, ValueTable::Id sum) {
       const std::int64_t row = piece.row + part.row - piece.tile_row, col = piece.col + part.col;
-      Content c{Content::Of::c, combined_done, s.epoch, token + part.row - row, rect.col + part.col - col, 0};
+      Content c{Content::Of::c, combined_done, s.epoch, first + part.row - row, rect.col + part.col - col,
+                ranks};
       c.value = values_.stored(sum, dtype_of(step.to.slice));
       memory_.write(piece_place(on_rank(step.to.slice, piece), row, part.rows, col, part.cols, s.epoch),
                     index, item, c);

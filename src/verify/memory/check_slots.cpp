@@ -90,7 +90,7 @@ const std::vector<ValueTable::Id>& MemoryCheck::read_slots(const Slice& products
                                             routing.receive_base(expert, s.rank) + slot % routing.capacity();
       if (c.of != Content::Of::c || c.epoch != s.epoch || c.done != 0 || row + c.row != wanted ||
           at.rect.col + c.col != 0 || c.ranks != std::uint64_t{1} << holder ||
-          c.weight != expert % routing.experts_per_rank())
+          c.weight != routing.weight_of(expert))
         fail_content(s, fmt::format("picks from {} ({}) as the product of slot {}, which is row {} with "
                                     "expert {}",
                                     memory_.describe(at, cell), text_of(c), slot, wanted, expert));
@@ -110,7 +110,8 @@ void MemoryCheck::take_picked(const Elementwise& step, const Segment& s, std::in
   Slice by = std::get<placement::Indexed>(from.form).index;
   by.row += rect.row;
   by.rows = rect.rows;
-  read_numbers(by, Content::Of::slot_of, s, index, first, static_cast<std::int64_t>(choice));
+  const std::int64_t token = first - plan_.problem().out_runs(s.rank).front().global_row;
+  read_numbers(by, Content::Of::slot_of, s, index, token, static_cast<std::int64_t>(choice));
   const std::vector<ValueTable::Id>& values = read_slots(from.slice, s, index);
   sums.visit({0, rect.rows, 0, rect.cols}, [&](const Rect&, ValueTable::Id& sum) {
     for (const ValueTable::Id value : values) sum = values_.merged(sum, value);
@@ -145,7 +146,7 @@ void MemoryCheck::check_live(const Gemm& step, const Segment& s, std::int32_t in
       const int expert = routing.dest(slot.source, slot.row);
       if (of.of != Content::Of::counts || of.epoch != s.epoch ||
           of.ranks != std::uint64_t{1} << slot.source || of.row + at.rect.row != routing.rank_of(expert) ||
-          of.col + at.rect.col != expert % routing.experts_per_rank() ||
+          of.col + at.rect.col != routing.weight_of(expert) ||
           slot.row % routing.capacity() != tile.in_group + run.tile_row + i)
         fail_content(s,
                      fmt::format("takes {} ({}) for the count of row {} of those from rank {} for expert {}",

@@ -162,6 +162,7 @@ void MemoryCheck::check_grouped_output(const Segment& s, std::int32_t index, con
     const GlobalRun tokens = p.out_runs(s.rank).front();
     expected.done = combined_done;
     expected.row = tokens.global_row;
+    if (p.traits().reduces()) expected.ranks = everyone_;
     return expect_rows(0, tokens.rows, expected);
   }
   expected.ranks = std::uint64_t{1} << s.rank;
@@ -173,7 +174,7 @@ void MemoryCheck::check_grouped_output(const Segment& s, std::int32_t index, con
     const std::int64_t of = p.has_slots() ? routing.global_base(source) + routed
                                           : tokens.global_row + routed % larger(tokens.rows, 1);
     expected.row = of - static_cast<std::int64_t>(row);
-    expected.weight = routing.dest(source, routed) % routing.experts_per_rank();
+    expected.weight = routing.weight_of(routing.dest(source, routed));
     expect_rows(static_cast<std::int64_t>(row), 1, expected);
   }
 }

@@ -50,8 +50,8 @@ std::string text_of(const Content& c) {
 bool addable(const Content& a, const Content& b) {
   const bool summed = a.of == Content::Of::c || a.of == Content::Of::payload;
   return summed && a.of == b.of && a.depth == b.depth && a.weight == b.weight && a.row == b.row &&
-         a.col == b.col && a.epoch == b.epoch && a.done == 0 && b.done == 0 && a.ranks != 0 && b.ranks != 0 &&
-         (a.ranks & b.ranks) == 0;
+         a.col == b.col && a.epoch == b.epoch && a.done == b.done && (a.done & ~combined_done) == 0 &&
+         a.ranks != 0 && b.ranks != 0 && (a.ranks & b.ranks) == 0;
 }
 
 }  // namespace shingle

@@ -65,8 +65,9 @@ inline bool same_elements(const Content& a, Content b) {
   return a == b;
 }
 
-/// True if two contents are parts of one sum: equal places, of disjoint sets of ranks. Content of no rank in
-/// particular is complete, for example the rows of an all-gather. Nothing can be added to it.
+/// True if two contents are parts of one sum: equal places, of disjoint sets of ranks, both or neither sums
+/// of a token's choices. Content of no rank in particular is complete, for example the rows of an all-gather.
+/// Nothing can be added to it.
 bool addable(const Content& a, const Content& b);
 
 }  // namespace shingle

@@ -55,6 +55,15 @@ bool ValueTable::is_leaf(Id value, int rank) const {
   return (node.kind == Kind::product || node.kind == Kind::input) && (rank < 0 || node.a == rank);
 }
 
+/// True if the value is a product of a rank, or a sum of its products for the choices of a token.
+bool ValueTable::is_term(Id value, int rank) const {
+  if (is_leaf(value, rank)) return true;
+  if (at(value).kind != Kind::merge) return false;
+  for (; at(value).kind == Kind::merge; value = at(value).a)
+    if (!is_part(at(value).b, rank, dtype_)) return false;
+  return value == 0;
+}
+
 bool ValueTable::is_part(Id value) const {
   return is_leaf(at(value).kind == Kind::rounded ? at(value).a : value, -1);
 }
@@ -62,8 +71,8 @@ bool ValueTable::is_part(Id value) const {
 /// True if the value is one rank's part of a sum, as it is sent.
 bool ValueTable::is_part(Id value, int rank, DType staged) const {
   if (at(value).kind == Kind::input) return at(value).a == rank;
-  if (staged == DType::f32) return is_leaf(value, rank);
-  return at(value).kind == Kind::rounded && at(value).dtype == staged && is_leaf(at(value).a, rank);
+  if (staged == DType::f32) return is_term(value, rank);
+  return at(value).kind == Kind::rounded && at(value).dtype == staged && is_term(at(value).a, rank);
 }
 
 /// True if the value sums all ranks' parts in turn, from rank `first` on. `rounded`: rounded after each
@@ -123,7 +132,7 @@ bool ValueTable::is_summed(Id value, const Rounding& statement, int owner) const
     case Summing::parts:
       return is_leaf(value, -1) || is_merge(value) || is_sum_of_parts(value);
     case Summing::rank_order:
-      return is_fold(value, 0, statement.staged, false);
+      return is_fold(value, 0, statement.staged, false) || (world_ == 1 && is_term(value, 0));
     case Summing::ring:
       for (int last = std::max(owner, 0); last < (owner < 0 ? world_ : owner + 1); ++last)
         if (is_fold(value, (last + 1) % world_, dtype_, true)) return true;

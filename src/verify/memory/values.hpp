@@ -67,6 +67,7 @@ class ValueTable {
   Id intern(const Node& node);
   const Node& at(Id value) const { return nodes_[static_cast<std::size_t>(value)]; }
   bool is_leaf(Id value, int rank) const;
+  bool is_term(Id value, int rank) const;
   bool is_part(Id value) const;
   bool is_part(Id value, int rank, DType staged) const;
   bool is_fold(Id value, int first, DType staged, bool rounded) const;

@@ -132,12 +132,14 @@ void add_problem_flags(CLI::App& app, ProblemFlags& flags) {
                         "The feed-forward as one operator (mlp) instead of ffn_up and ffn_down")
                ->needs(model));
   grouped(add(app, "--op", "OP", "One of " + op_list(), [&](auto& t) { flags.op = parse_op(t); }));
-  grouped(add(app, "--m", "M", "Rows of one rank's GEMM, or of a collective's whole matrix: 4096, 8K or 128M",
-              [&](auto& t) { flags.m = extent(t); }));
+  grouped(
+      add(app, "--m", "M",
+          "Rows of one rank's GEMM, of a collective's whole matrix, or tokens of a rank: 4096, 8K or 128M",
+          [&](auto& t) { flags.m = extent(t); }));
   grouped(add(app, "--n", "N", "Columns of one rank's GEMM, or of a collective's matrix",
               [&](auto& t) { flags.n = extent(t); }));
   grouped(add(app, "--k", "K", "Inner dimension of one rank's GEMM", [&](auto& t) { flags.k = extent(t); }));
-  grouped(add(app, "--inner", "I", "mlp, gemm+allgather+gemm: columns of one rank's activated first product",
+  grouped(add(app, "--inner", "I", "Two products: columns of one rank's activated first product",
               [&](auto& t) { flags.inner = extent(t); }));
   Attention& attention = flags.attention;
   in_attention(
@@ -154,9 +156,10 @@ void add_problem_flags(CLI::App& app, ProblemFlags& flags) {
                    }));
   in_attention(app.add_flag("--returns-lse", attention.returns_lse,
                             "allgather+attention: the log-sum-exp of the scores is an output too"));
-  add(app, "--experts", "E", "Experts of all ranks, each with a weight of its own", [&](auto& t) {
-    flags.experts.count = static_cast<std::int32_t>(extent(t));
-  })->group(group::experts);
+  add(app, "--experts", "E",
+      "Experts of all ranks; each rank has some of them, or with tensor-parallel experts a slice of each",
+      [&](auto& t) { flags.experts.count = static_cast<std::int32_t>(extent(t)); })
+      ->group(group::experts);
   add(app, "--topk", "K", "Experts of a token (default: 1)", [&](auto& t) {
     flags.experts.topk = static_cast<std::int32_t>(extent(t));
   })->group(group::experts);
@@ -177,9 +180,10 @@ void add_problem_flags(CLI::App& app, ProblemFlags& flags) {
               }));
   grouped(app.add_flag("--norm", flags.norm, "RMSNorm of the result"));
   grouped(app.add_flag("--residual", flags.residual, "Residual that is added before the norm"));
-  grouped(app.add_option("--routing", flags.routing,
-                         "All-to-all: random, balanced, skewed, all-to-one, empty-rank, or a JSON file")
-              ->type_name("ROUTING"));
+  grouped(
+      app.add_option("--routing", flags.routing,
+                     "All-to-all, experts: random, balanced, skewed, all-to-one, empty-rank, or a JSON file")
+          ->type_name("ROUTING"));
   grouped(add(app, "--row-order", "ORDER",
               "Rows of a shard: contiguous (the default), block-cyclic or zigzag", [&](auto& t) {
                 flags.row_order = choose<RowOrder>(t, {{"contiguous", RowOrder::contiguous},

@@ -93,7 +93,7 @@ NamedProblem from_sizes(const ProblemFlags& flags, int world) {
   need("--n", problem.n);
   need("--k", problem.k);
   if (problem.traits().chains()) need("--inner", flags.inner);
-  if (problem.traits().grouped && problem.has_slots()) return with_slots(flags, problem);
+  if (problem.traits().takes_capacity() && problem.has_slots()) return with_slots(flags, problem);
   if (routed) {
     problem.routing =
         make_routing(flags, problem, std::vector<std::int64_t>(static_cast<std::size_t>(world), flags.m));
@@ -126,18 +126,20 @@ std::shared_ptr<const Routing> make_routing(const ProblemFlags& flags, const Pro
                                             const std::vector<std::int64_t>& rows) {
   if (flags.routing.find_first_of("./") != std::string::npos ||
       std::filesystem::is_regular_file(flags.routing))
-    return std::make_shared<Routing>(read_routing_file(flags.routing, problem.experts.count));
+    return std::make_shared<Routing>(
+        read_routing_file(flags.routing, problem.experts.count, problem.traits().expert_split()));
   const RoutingPattern pattern = parse_routing_pattern(flags.routing.empty() ? "random" : flags.routing);
   if (*std::max_element(rows.begin(), rows.end()) == 0)
-    throw InvalidArgument("an all-to-all needs --m, or a routing file in --routing");
-  return std::make_shared<Routing>(
-      problem.traits().grouped ? make_topk_routing(pattern, problem.world, rows, problem.experts, flags.seed)
-                               : shingle::make_routing(pattern, problem.world, rows, flags.seed));
+    throw InvalidArgument(fmt::format("{} needs --m, or a routing file in --routing", name(problem.op)));
+  return std::make_shared<Routing>(problem.traits().grouped
+                                       ? make_topk_routing(pattern, problem.world, rows, problem.experts,
+                                                           flags.seed, problem.traits().expert_split())
+                                       : shingle::make_routing(pattern, problem.world, rows, flags.seed));
 }
 
 void apply_flags(const ProblemFlags& flags, Problem& problem) {
   if (!flags.routing.empty() && !problem.traits().routes())
-    throw InvalidArgument(fmt::format("{} is not an all-to-all: leave out --routing", name(problem.op)));
+    throw InvalidArgument(fmt::format("{} routes no rows: leave out --routing", name(problem.op)));
   problem.transpose_a = flags.transpose_a;
   problem.transpose_b = flags.transpose_b;
   problem.epilogue = flags.epilogue;

@@ -90,10 +90,15 @@ class Execution {
   Executed done_;
 };
 
-/// Time of a rank's GEMMs and attention on a slow core.
+/// Rows of the tokens of all ranks, once for each of their choices.
+double routed_rows(const Problem& p) {
+  return static_cast<double>(p.routing->global_base(p.world));
+}
+
+/// Time of a rank's GEMMs and attention on a slow core. A routing may send all rows to one rank.
 double gemm_us(const Problem& p) {
   constexpr double flops_per_us = 2e3;
-  const auto m = static_cast<double>(p.m);
+  const double m = p.traits().grouped ? routed_rows(p) : static_cast<double>(p.m);
   double flops = 0;
   if (p.traits().attends)
     flops += (p.traits().backward ? 10 : 4) * m * m *
@@ -105,8 +110,9 @@ double gemm_us(const Problem& p) {
 
 /// Max. bytes over a rank's link, both directions: a routing may send all rows to one rank.
 double most_bytes(const Problem& p) {
-  const double ways = p.op == Op::mlp || p.traits().backward ? 2 : 1;  // gather and scatter
-  const auto rows = static_cast<double>(p.global_rows());
+  const bool both = (p.traits().chains() && p.traits().after) || p.traits().backward;
+  const double ways = both ? 2 : 1;  // gather and scatter
+  const double rows = p.traits().grouped ? routed_rows(p) : static_cast<double>(p.global_rows());
   const auto cols = static_cast<double>(std::max({p.n, p.k, p.gathered_cols()}));
   return 2 * ways * rows * cols * static_cast<double>(size_bytes(p.dtype));
 }

@@ -82,7 +82,7 @@ void refuse_what_has_no_matrix(const ProblemFlags& flags) {
   if (!flags.model.empty() || !flags.op) throw InvalidArgument("--a and --b need --op");
   Problem asked;
   asked.op = *flags.op;
-  if (asked.traits().attends || !asked.traits().multiplies())
+  if (asked.traits().attends || asked.traits().grouped || !asked.traits().multiplies())
     throw InvalidArgument(fmt::format("--a and --b need an operator with one GEMM, not {}", name(asked.op)));
   if (asked.traits().chains())
     throw InvalidArgument(

@@ -1,0 +1,106 @@
+"""Expert parallelism for models of Transformers as they are."""
+
+import sys
+
+import torch
+from torch import nn
+
+from ..errors import InvalidArgument, Unsupported
+from . import functional, shapes
+from .counters import counts
+from .groups import find_group, name_of
+from .parallel_styles import install
+
+PARAMETERS = "gate_up_proj", "down_proj"
+DTYPES = torch.float64, torch.float32, torch.bfloat16, torch.float16
+
+
+def expert_parallel(model, group=None):
+    """Replaces the experts of each MoE block of a model by `moe`. Returns the number of replaced blocks.
+
+    model: of Transformers 5.17 or newer, such as Mixtral, Qwen-MoE, OLMoE or DeepSeek; every rank has the same, whole.
+    Each block keeps its router, shared experts and parameters' names. Of gate_up_proj and down_proj it keeps the
+    rank-th part of the experts, so call this before an optimiser is made. group: a ProcessGroup, its name, or a 1-D
+    DeviceMesh, whose ranks divide the experts; None: all ranks.
+
+    Each rank then calls the model on its own tokens, all ranks equally often; numbers of tokens may differ. Gradients
+    of experts are sums over all ranks' tokens, those of other parameters are of own tokens. DistributedDataParallel
+    leaves the experts alone; its gradients are averages, so divide those of experts by the ranks.
+
+    Raises Unsupported, with the reasons, if nothing can be replaced, and InvalidArgument if the ranks do not divide the
+    experts. Nothing is changed then.
+    """
+    at, served, refused = find_group(name_of(group)), {}, []
+    for name, module in model.named_modules():
+        if not holds_experts(module):
+            continue
+        if reason := why_unserved(module) or why_not_whole(module):
+            refused.append(f"{name}: {reason}")
+        else:
+            served[name] = module
+    if not served:
+        raise Unsupported(
+            "expert_parallel replaced nothing: "
+            + ("; ".join(refused) or f"{type(model).__name__} has no module with gate_up_proj and down_proj of experts")
+        )
+    for name, module in served.items():
+        if module.down_proj.shape[0] % at.size != 0:
+            raise InvalidArgument(
+                f"group has {at.size} ranks, which do not divide the {module.down_proj.shape[0]} experts of {name}"
+            )
+    for module in served.values():
+        for parameter in PARAMETERS:
+            whole = getattr(module, parameter)
+            own = whole.detach().chunk(at.size)[at.rank].clone()
+            setattr(module, parameter, nn.Parameter(own, requires_grad=whole.requires_grad))
+        install(module, run_experts, at.name)
+        counts["transformers.experts"] += 1
+    if refused:
+        print(f"shingle: WARNING: expert_parallel left {'; '.join(refused)}", file=sys.stderr)
+    # DistributedDataParallel would give all ranks the experts of rank 0.
+    ignored = [f"{name}.{parameter}" for name in served for parameter in PARAMETERS]
+    model._ddp_params_and_buffers_to_ignore = [*getattr(model, "_ddp_params_and_buffers_to_ignore", []), *ignored]
+    return len(served)
+
+
+def holds_experts(module):
+    """True for modules that transformers.integrations.use_experts_implementation has decorated."""
+    return hasattr(module, "is_transposed") and hasattr(module, "down_proj")
+
+
+def why_unserved(module):
+    """Why `moe` cannot be the experts of a module; None if it can."""
+    if not getattr(module, "has_gate", True):
+        return "its experts have no gate"
+    for name in ("has_bias", "has_post_expert_norm"):
+        if getattr(module, name, False):
+            return f"its experts have {name}"
+    if not getattr(module, "is_concatenated", True):
+        return "rows of gate and up are interleaved"
+    if type(module)._apply_gate.__name__ != "_default_apply_gate":
+        return "it has a gate of its own"
+    if (activation := type(getattr(module, "act_fn", None)).__name__) not in ("SiLU", "SiLUActivation"):
+        return f"its activation is {activation}, not SiLU"
+    for name in PARAMETERS:
+        if getattr(module, name).dim() != 3 or getattr(module, name).dtype not in DTYPES:
+            return f"{name} is no [experts, out, in] of a floating dtype"
+    return None
+
+
+def why_not_whole(module):
+    """Why a rank has not all experts of a module; None if it has."""
+    if "forward" in vars(module):
+        return "its forward is replaced already"
+    for name in PARAMETERS:
+        if type(getattr(module, name)) is not nn.Parameter:
+            return f"{name} is no plain Parameter: it is sharded already"
+    return None
+
+
+def run_experts(module, group, hidden_states, top_k_index, top_k_weights):
+    """In place of the forward of a module's experts. Its parameters are those of this rank."""
+    up, down = module.gate_up_proj, module.down_proj
+    if module.is_transposed:
+        up, down = up.transpose(1, 2), down.transpose(1, 2)
+    topk_weights = top_k_weights.to(shapes.wide(hidden_states.dtype))
+    return functional.moe(hidden_states, up, down, top_k_index, topk_weights, group)

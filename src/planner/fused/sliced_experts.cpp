@@ -1,0 +1,251 @@
+// Tensor-parallel experts: tokens are gathered beside the product, and sums leave beside it, rank by rank
+// (FLUX: all-gather + scatter + grouped GEMM, grouped GEMM + gather + reduce-scatter).
+//
+// A token crosses a link once. When a rank's tokens have arrived, helpers store each of them once for each
+// choice, among the rows by expert. Tiles are computed in the order in which their rows arrive, own rows
+// first, and await the last of their sources.
+//
+// In the product that is summed own rows come last, because their sums need no link. When the tiles of a
+// source are computed, helpers sum the choices of its tokens and store one row a token with the source. There
+// the ranks are summed in rank order.
+#include <utility>
+
+#include "fused.hpp"
+#include "planner/common/experts.hpp"
+
+namespace shingle::planner {
+namespace {
+
+/// A product whose tiles come in the turns of their sources.
+struct TurnProduct {
+  Gemm gemm;
+  std::vector<std::int32_t> turns;  ///< by group
+};
+
+class SlicedExperts {
+ public:
+  SlicedExperts(FusedBuilder& build, const Machine& machine)
+      : build_(build), p_(build.problem()), routing_(*p_.routing), machine_(machine), handshake_(build) {
+    const std::int64_t tokens = p_.world * p_.m, rows = routing_.received(0);
+    const CounterKind kind = by_engine() ? CounterKind::set : CounterKind::add;
+    if (gathers()) {
+      gathered_ = build.buffer("gathered", tokens, p_.k);
+      sorted_ = build.buffer("sorted", rows, p_.k);
+      arrived_ = build.counter("arrived", p_.world, kind);
+      if (build.helpers() > 0) sorted_tiles_ = build.counter("sorted", p_.world);
+    }
+    if (p_.traits().chains()) hidden_ = build.buffer("hidden", rows, p_.inner);
+    if (!sums()) return;
+    weights_ = build.typed_buffer("weights", DType::f32, tokens, p_.experts.topk);
+    products_ = build.buffer("products", rows, p_.n);
+    staging_ = build.typed_buffer("staging", build.params().stage_fp32 ? DType::f32 : p_.dtype, tokens, p_.n);
+    weights_arrived_ = build.counter("weights", p_.world, kind);
+    computed_ = build.counter("computed", p_.world);
+    stored_ = build.counter("stored", p_.world);
+  }
+
+  /// Sends a rank's tokens to all ranks, sorts those that arrive, and sends the weights.
+  void gather(int rank) const {
+    if (gathers()) sort(rank, compute_lane, rank);
+    const std::int32_t helpers = helper_lane(rank);
+    const std::int32_t lane = by_engine() ? build_.lane(rank, LaneKind::copy, "copy") : helpers;
+    // An engine waits for all at once: a wait between two copies makes it pause.
+    if (by_engine()) handshake_.await_all(build_, rank, lane);
+    for (int i = 1; i < p_.world; ++i) {
+      const int to = (rank - i + p_.world) % p_.world, source = (rank + i) % p_.world;
+      if (!by_engine()) handshake_.await(build_, rank, lane, to);
+      if (!gathers()) continue;
+      send(rank, lane, to, build_.a, gathered_, arrived_);
+      if (tokens(source) == 0) continue;
+      build_.await(rank, helpers, arrived_, source, arrivals(source, p_.k));
+      sort(rank, helpers, source);
+    }
+    for (int i = 1; sums() && i < p_.world; ++i)
+      send(rank, lane, (rank - i + p_.world) % p_.world, build_.topk_weights, weights_, weights_arrived_);
+  }
+
+  /// Appends the products of a rank, and the sums of the last one over the choices of each token.
+  void multiply(int rank) const {
+    const bool chains = p_.traits().chains();
+    if (gathers()) {
+      Gemm first = chains ? build_.up_gemm(rank, build_.one_tile(1, p_.inner), {}, in_place(hidden_, rank))
+                          : build_.gemm(rank, build_.one_tile(1), {}, in_place(build_.out, rank));
+      await_tokens(rank, in_turn(std::move(first), sorted_, rank, TurnOf::last));
+    }
+    if (!sums()) return;
+    handshake_.await_all(build_, rank, compute_lane);
+    combine(rank, in_turn(build_.gemm(rank, build_.one_tile(1), {}, in_place(products_, rank)),
+                          chains ? hidden_ : build_.a, after(rank), TurnOf::first));
+  }
+
+  /// Sums a rank's tokens over ranks.
+  void sum(int rank) const {
+    if (!sums() || tokens(rank) == 0) return;
+    Elementwise pass;
+    pass.grid = fine_row_blocks(build_, tokens(rank), p_.n);
+    for (int holder = 0; holder < p_.world; ++holder) {
+      build_.await(rank, compute_lane, stored_, holder, static_cast<std::uint32_t>(pass.grid.tiles()));
+      pass.from.push_back(Builder::in_place(of_source(staging_, rank, holder, tokens(rank))));
+    }
+    pass.to = in_place(build_.out, rank);
+    build_.step(rank, compute_lane, std::move(pass));
+  }
+
+ private:
+  bool gathers() const { return p_.traits().before.has_value(); }
+  bool sums() const { return p_.traits().after.has_value(); }
+  bool by_engine() const { return build_.params().mover == Mover::copy_engine; }
+  std::int64_t tokens(int rank) const { return tokens_of(p_, rank); }
+  int after(int rank) const { return (rank + 1) % p_.world; }
+  std::int32_t helper_lane(int rank) const {
+    return build_.helpers() > 0 ? build_.helper_lane(rank, gathers() ? "sort" : "combine") : compute_lane;
+  }
+  Placement in_place(std::int32_t buffer, int rank) const {
+    return Builder::in_place(build_.all(buffer, rank));
+  }
+  /// The part of a source, of `rows` rows, in a buffer that has a part of each.
+  Slice of_source(std::int32_t buffer, int rank, int source, std::int64_t rows) const {
+    return build_.rows(buffer, rank, source * p_.m, rows);
+  }
+  /// Workers of a pass in the helpers' lane, or in the lane of the products.
+  Resources share_of(std::int32_t lane) const {
+    return {1, lane == compute_lane ? build_.workers() - build_.helpers() : build_.helpers()};
+  }
+
+  /// Sends a matrix of the user with a row for each token of the rank.
+  void send(int rank, std::int32_t lane, int to, std::int32_t matrix, std::int32_t parts,
+            std::int32_t arrived) const {
+    if (tokens(rank) == 0) return;
+    const Slice from = build_.all(matrix, rank), there = of_source(parts, to, rank, tokens(rank));
+    if (by_engine()) {
+      build_.step(rank, lane, Copy{from, there});
+      return build_.notify_peer(rank, lane, arrived, to, rank);
+    }
+    Elementwise push = build_.copy(from, there);
+    push.notify.push_back({arrived, {to}, {push.grid.positions()}, {rank}});
+    push.resources = share_of(lane);
+    build_.step(rank, lane, std::move(push));
+  }
+
+  /// What send() adds to the count of a source, for a matrix with `cols` columns.
+  std::uint32_t arrivals(int source, std::int64_t cols) const {
+    return by_engine() ? 1 : static_cast<std::uint32_t>(build_.row_blocks(tokens(source), cols).tiles());
+  }
+
+  void sort(int rank, std::int32_t lane, int source) const {
+    if (tokens(source) == 0) return;
+    const Slice from =
+        source == rank ? build_.all(build_.a, rank) : of_source(gathered_, rank, source, tokens(source));
+    Elementwise pass = sort_tokens(build_, source, from, build_.all(sorted_, rank));
+    if (lane != compute_lane)
+      pass.notify.push_back({sorted_tiles_, {rank}, {pass.grid.positions()}, {source}});
+    pass.resources = share_of(lane);
+    build_.step(rank, lane, std::move(pass));
+  }
+
+  TurnProduct in_turn(Gemm product, std::int32_t a, int first, TurnOf of) const {
+    const TileParams& asked = build_.params().tile;
+    TurnGroups in_turn = groups_in_turn(routing_, first, unit_rows(machine_, asked, product.epilogue), of);
+    product = grouped(build_, machine_, asked, std::move(product), a, std::move(in_turn.groups));
+    product.resources = {1, build_.workers() - build_.helpers()};
+    return {std::move(product), std::move(in_turn.turns)};
+  }
+
+  /// Appends a product whose tiles await that helpers sort their rows. Own rows are sorted by the step
+  /// before. Sources are sorted one after the other, so a tile awaits the last of its sources only.
+  void await_tokens(int rank, TurnProduct product) const {
+    if (build_.helpers() == 0) return build_.step(rank, compute_lane, std::move(product.gemm));
+    PositionRuns runs = runs_by(product.gemm, product.turns);
+    TileGate gate{sorted_tiles_, std::move(runs.ends), {}};
+    for (const std::int32_t turn : runs.keys) {
+      const int source = (rank + turn) % p_.world;
+      const std::int64_t tiles = fine_row_blocks(build_, routing_.rows(source), p_.k).tiles();
+      gate.entries.push_back(source);
+      gate.targets.push_back(turn == 0 ? 0 : static_cast<std::uint32_t>(tiles));
+    }
+    if (!gate.ends.empty()) product.gemm.gates.push_back(std::move(gate));
+    build_.step(rank, compute_lane, std::move(product.gemm));
+  }
+
+  /// Appends a product that counts its tiles by turn, and the sums of the choices of each source's tokens.
+  void combine(int rank, TurnProduct product) const {
+    const std::vector<std::uint32_t> computed = count_tiles(rank, product);
+    std::vector<std::vector<std::int32_t>> needed;
+    for (int turn = 0; turn < p_.world; ++turn)
+      needed.push_back(turns_of(product, (after(rank) + turn) % p_.world));
+    build_.step(rank, compute_lane, std::move(product.gemm));
+    for (int turn = 0; turn < p_.world; ++turn)
+      combine(rank, turn, needed[static_cast<std::size_t>(turn)], computed);
+  }
+
+  /// Makes a product count its tiles. Returns their numbers by turn.
+  std::vector<std::uint32_t> count_tiles(int rank, TurnProduct& product) const {
+    PositionRuns runs = runs_by(product.gemm, product.turns);
+    std::vector<std::uint32_t> tiles(static_cast<std::size_t>(p_.world), 0);
+    for (std::int64_t run = 0, position = 0; run < std::ssize(runs.ends); ++run)
+      for (; position < runs.ends[static_cast<std::size_t>(run)]; ++position)
+        if (!product.gemm.grid.phantom(product.gemm.grid.tile(position)))
+          ++tiles[static_cast<std::size_t>(runs.keys[static_cast<std::size_t>(run)])];
+    TileNotify notify{computed_, {rank}, std::move(runs.ends), std::move(runs.keys)};
+    if (!notify.ends.empty()) product.gemm.notify.push_back(std::move(notify));
+    return tiles;
+  }
+
+  /// The turns that have tiles with rows of a source, the last first.
+  std::vector<std::int32_t> turns_of(const TurnProduct& product, int source) const {
+    std::vector<std::int32_t> turns;
+    for (std::size_t i = product.turns.size(); i-- > 0;) {
+      const RowGroup& group = product.gemm.groups[i];
+      const std::int64_t first = routing_.receive_base(group.weight, source),
+                         end = routing_.receive_base(group.weight, source + 1);
+      const bool has = larger(first, group.row) < smaller(end, group.row + group.rows);
+      if (has && (turns.empty() || turns.back() != product.turns[i])) turns.push_back(product.turns[i]);
+    }
+    return turns;
+  }
+
+  /// Sums the choices of a source's tokens and stores the sums with the source. Helpers do so as soon as the
+  /// products are computed, all workers after the last product. `needed`: turns of the products.
+  void combine(int rank, int turn, const std::vector<std::int32_t>& needed,
+               const std::vector<std::uint32_t>& computed) const {
+    const int source = (after(rank) + turn) % p_.world;
+    const std::int64_t rows = tokens(source);
+    if (rows == 0) return;
+    const bool own = source == rank;
+    Elementwise pass =
+        combine_sorted(build_, source, build_.all(products_, rank),
+                       own ? build_.all(build_.topk_weights, rank) : of_source(weights_, rank, source, rows),
+                       of_source(staging_, source, rank, rows));
+    const std::vector<std::int64_t> all{pass.grid.positions()};
+    for (const std::int32_t at : needed)
+      pass.gates.push_back({computed_, all, {computed[static_cast<std::size_t>(at)]}, {at}});
+    if (!own) pass.gates.push_back({weights_arrived_, all, {arrivals(source, p_.experts.topk)}, {source}});
+    pass.notify.push_back({stored_, {source}, all, {rank}});
+    pass.queue = turn;
+    share(build_, rank, std::move(pass), helper_lane(rank), build_.helpers(),
+          build_.workers() - build_.helpers());
+  }
+
+  FusedBuilder& build_;
+  const Problem& p_;
+  const Routing& routing_;
+  const Machine& machine_;
+  Handshake handshake_;
+  // Buffers. `gathered_`, `weights_` and `staging_` have a part of `m` rows for each rank.
+  std::int32_t gathered_ = -1, sorted_ = -1, hidden_ = -1, weights_ = -1, products_ = -1, staging_ = -1;
+  // Counters: entry p for rank p; of `computed_` for turn p.
+  std::int32_t arrived_ = -1, sorted_tiles_ = -1, weights_arrived_ = -1, computed_ = -1, stored_ = -1;
+};
+
+}  // namespace
+
+void fuse_sliced_experts(FusedBuilder& build, const Machine& machine) {
+  const SlicedExperts experts(build, machine);
+  for (int r = 0; r < build.world(); ++r) {
+    experts.gather(r);
+    experts.multiply(r);
+  }
+  for (int r = 0; r < build.world(); ++r) experts.sum(r);
+}
+
+}  // namespace shingle::planner

@@ -1,0 +1,13 @@
+"""The cases of gpu_ops.py, in the order in which it runs them."""
+
+from . import compiled, eager, experts, graphs, patches
+
+CASES = {
+    case.__name__: case
+    for case in (
+        eager.forward_bf16, eager.forward_f16, eager.forward_f32, eager.backward_bf16, eager.attention_choices,
+        experts.experts_choices, eager.scatter_gradients, eager.strides, eager.side_stream, eager.two_groups,
+        graphs.cuda_graph, graphs.repeated, patches.patched_symm_mem, patches.patched_fp8,
+        compiled.compiled, graphs.warmup, compiled.compiled_with_graphs,
+    )
+}  # fmt: skip

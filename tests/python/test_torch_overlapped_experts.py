@@ -1,0 +1,84 @@
+"""The CUDA kernels of experts, without a GPU, and their choice."""
+
+import functools
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+from host_contexts import K, N, close, host_ranks  # noqa: E402
+from ranks import on_ranks  # noqa: E402
+from shingle import errors  # noqa: E402
+from shingle.torch import experts, overlapped, warming  # noqa: E402
+from shingle.torch.choices import PREDICTED, Shape, table  # noqa: E402
+from shingle.torch.experts import kernels, routing  # noqa: E402
+
+
+def experts_case():
+    group, counts = overlapped.find_group("0"), overlapped.counts
+    counts.clear()
+    with host_ranks(), warming.forced(PREDICTED):
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            same = functools.partial(close, bound=1e-5 if dtype == torch.float32 else 3e-2)
+            for tokens, count, topk in ((5, 4, 2), (3, 8, 1), (6, 4, 4)):
+                ids = torch.randint(count, (tokens, topk))
+                found = routing.exchange(ids, count, group, "", ids.device)
+                layout = routing.Layout(found, topk, count, group, ids.device)
+                wide, weights = torch.randn(tokens, 2 * K).to(dtype), torch.rand(tokens, topk)
+                up, down, rows = (
+                    (torch.randn(sizes) / 4).to(dtype) for sizes in ((count, 8, K), (count, N, 4), (layout.received, 4))
+                )  # fmt: skip
+                turned = [w.transpose(1, 2).contiguous().transpose(1, 2) for w in (up, down)]
+                for x in (wide[:, :K].contiguous(), wide[:, :K], wide[:, ::2]):
+                    for w_up, w_down in ((up, down), turned, (turned[0], down), (up[:, ::2], down[:, :, ::2])):
+                        chain = x, w_up, w_down, weights, layout
+                        same(*by_both("moe", *chain, "swiglu"))
+                        same(*by_both("dispatch", x, w_up, layout))
+                        same(*by_both("combine", rows[:, : w_down.shape[2]], w_down, weights, layout))
+                for activation, inner in (("relu", 8), ("gelu", 8), ("silu", 8), (None, 8), ("swiglu", 4)):
+                    chain = wide[:, :K], up, (torch.randn(count, N, inner) / 4).to(dtype), weights
+                    same(*by_both("moe", *chain, layout, activation))
+                    given = torch.randn(tokens, N).to(dtype), *chain, found, "0", activation
+                    for wanted in ([True] * 4, [True, False, False, True], [False, True, False, False]):
+                        same(*(kernels.moe_gradients(way, *given, wanted) for way in WAYS))
+                    out, again = kernels.moe(experts.overlapped, *chain[:3], ids, weights, "0", activation)
+                    same(out, experts.sequential.moe(*chain, layout, activation))
+                    assert torch.equal(again, found)
+    for op in ("moe", "alltoall+grouped-gemm", "grouped-gemm+alltoall"):
+        assert counts["overlapped." + op] > 0 and not counts["sequential." + op], counts
+
+
+WAYS = experts.overlapped, experts.sequential
+
+
+def by_both(kernel, *args):
+    return (getattr(way, kernel)(*args) for way in WAYS)
+
+
+def test_kernels_of_experts():
+    on_ranks(1, experts_case)
+
+
+def experts_choice_case():
+    """Experts run as mm + c10d unless the table says otherwise, and the context serves them."""
+    group, counts, fused = overlapped.find_group("0"), overlapped.counts, {"overlapped.moe": 1}
+    measured = Shape("moe", N, K, "f32", 1, inner=4, experts=(2, 1))
+    with host_ranks(), pytest.MonkeyPatch.context() as patch:
+        assert table.mechanisms(measured) == []
+        for dtype, tokens, rows, wanted in (
+            (torch.float32, 4, {}, {"sequential.moe": 1}), (torch.float32, 4, {measured: [(64, "fused")]}, fused),
+            (torch.float32, 65, {measured: [(64, "fused")]}, {"sequential.moe": 1}),
+            (torch.float64, 4, {measured: [(64, "fused")]}, {}), (torch.float32, 0, {measured: [(64, "fused")]}, {}),
+        ):  # fmt: skip
+            patch.setattr(table, "rows", rows)
+            counts.clear()
+            x, up = torch.randn(tokens, K).to(dtype), torch.randn(2, 8, K).to(dtype)
+            ids, weights = torch.zeros(tokens, 1, dtype=torch.int64), torch.ones(tokens, 1, dtype=dtype)
+            out, _ = kernels.moe(experts.overlapped, x, up, torch.randn(2, N, 4).to(dtype), ids, weights, "0", "swiglu")
+            assert out.shape == (tokens, N)
+            assert counts == wanted, counts
+    with host_ranks(capturing=True), pytest.raises(errors.Unsupported, match="the host reads topk_ids"):
+        routing.exchange(ids, 2, group, "", torch.device("cuda"))
+
+
+def test_choice_of_experts():
+    on_ranks(1, experts_choice_case)

@@ -1,0 +1,88 @@
+// shingle run, plan and verify of experts, on threads and under mpirun.
+#include "cli_program.hpp"
+
+namespace shingle::cli_experts_test {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+const std::string sizes = "--m 40 --n 24 --k 16 --topk 2 ", world = "--world 3 ";
+const std::string tensor_parallel[] = {"--op allgather+grouped-gemm --experts 5 --activation swiglu " + sizes,
+                                       "--op grouped-gemm+reducescatter --experts 5 " + sizes,
+                                       "--op moe-tp --inner 8 --experts 5 --activation swiglu " + sizes};
+const std::string expert_parallel[] = {"--op alltoall+grouped-gemm --experts 6 --activation silu " + sizes,
+                                       "--op grouped-gemm+alltoall --experts 6 " + sizes,
+                                       "--op moe --inner 8 --experts 6 --activation swiglu " + sizes};
+
+TEST_F(Cli, RunsExperts) {
+  for (const std::string& op : expert_parallel)
+    for (const json& row : rows("--mechanism sequential,chunked,fused " + world + op))
+      EXPECT_EQ(row.at("verified"), true) << row;
+  for (const std::string& op : tensor_parallel)
+    for (const std::string flags :
+         {"", "--routing skewed --transpose-b", "--routing all-to-one --dtype bf16", "--routing empty-rank"})
+      for (const json& row : rows("--mechanism sequential,fused " + world + op + flags))
+        EXPECT_EQ(row.at("verified"), true) << flags << " " << row;
+}
+
+TEST_F(Cli, RunsTensorParallelExpertsByAllParams) {
+  for (const std::string& op : tensor_parallel)
+    for (const std::string params : {"--helpers 1", "--helpers none", "--mover store --helpers 1"})
+      EXPECT_EQ(rows("--mechanism fused --workers 2 " + params + " " + world + op)[0].at("verified"), true)
+          << params;
+  EXPECT_EQ(
+      rows("--mechanism fused --stage-fp32 --dtype bf16 " + world + tensor_parallel[2])[0].at("verified"),
+      true);
+}
+
+TEST_F(Cli, ReadsARoutingOfRanksWithDifferentTokens) {
+  write("routing.json", R"({"dest": [[4, 0, 0, 4], [], [1, 1, 1, 3, 4, 0]]})");
+  const std::string routed =
+      "--n 24 --k 16 --topk 2 " + world + "--experts 5 --routing " + path("routing.json");
+  for (const std::string op : {"moe-tp --inner 8", "allgather+grouped-gemm", "grouped-gemm+reducescatter"})
+    for (const json& row : rows("--mechanism sequential,fused --op " + op + " " + routed)) {
+      EXPECT_EQ(row.at("verified"), true) << row;
+      EXPECT_EQ(row.at("m"), 3);
+    }
+  expect_refused("run --op moe --inner 8 " + routed, "5 experts do not divide among 3 ranks");
+}
+
+TEST_F(Cli, PlansAndProvesTensorParallelExperts) {
+  for (const std::string& op : tensor_parallel) {
+    EXPECT_EQ(run("verify --mechanism sequential,fused " + world + op).code, 0);
+    EXPECT_EQ(run("plan --mechanism fused --format json --out " + path("plan.json") + " " + world + op).code,
+              0);
+    EXPECT_EQ(run("verify " + path("plan.json")).code, 0);
+    EXPECT_EQ(run("run " + path("plan.json")).code, 0);
+    EXPECT_THAT(run("plan --machine h200x8 --mechanism sequential,fused --dtype bf16 " + world + op).out,
+                HasSubstr("fused"));
+    EXPECT_THAT(run("plan --mechanism chunked " + world + op).err,
+                HasSubstr("chunked does not plan tensor-parallel experts: use sequential or fused"));
+  }
+  EXPECT_THAT(run("plan --mechanism ring " + world + expert_parallel[2]).err,
+              HasSubstr("ring does not plan grouped products: use sequential, chunked or fused"));
+}
+
+TEST_F(Cli, RefusesExpertsThatDoNotFit) {
+  expect_refused("run --op moe-tp --inner 8 --n 24 --k 16 --experts 5 --world 2", "moe-tp needs --m");
+  expect_refused("run --op moe-tp --inner 8 --m 4 --n 24 --k 16 --world 2", "needs --experts");
+  expect_refused("run --op moe-tp --inner 8 --m 4 --n 24 --k 16 --experts 3 --topk 4 --world 2", "4");
+  expect_refused("run --op moe-tp --inner 8 --m 4 --n 24 --k 16 --experts 5 --capacity 2 --world 2",
+                 "capacity = 2, but moe-tp needs a routing of the host");
+  expect_refused("run --a a.npy --b b.npy --op allgather+grouped-gemm --experts 5",
+                 "need an operator with one GEMM");
+}
+
+TEST_F(Cli, RunsTensorParallelExpertsUnderMpirun) {
+  for (const std::string& op : tensor_parallel) {
+    const Outcome outcome = mpirun(3, "run --format json --repeat 1 --mechanism sequential " + op);
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    const json row = json::parse(outcome.out)[0];
+    EXPECT_EQ(row.at("backend"), "mpi");
+    EXPECT_EQ(row.at("verified"), true) << row;
+  }
+}
+
+}  // namespace
+}  // namespace shingle::cli_experts_test
