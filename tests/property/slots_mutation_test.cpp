@@ -179,7 +179,8 @@ TEST(WrongSlots, CountsThatHaveNotArrived) {
           return true;
         });
       }
-      if (plan.mechanism == Mechanism::sequential) continue;
+      // Without tokens to push, the lane has awaited all counts.
+      if (plan.mechanism == Mechanism::sequential || op == Op::grouped_gemm_alltoall) continue;
       int gated = 0;
       expect_refused<Gemm>(plan, "", [&](Gemm& g) {
         if (g.gates.empty()) return false;

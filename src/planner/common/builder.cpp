@@ -284,7 +284,10 @@ TileGrid Builder::one_tile(std::int64_t rows, std::int64_t cols) const {
 }
 
 TileGrid Builder::row_blocks(std::int64_t rows, std::int64_t cols) const {
-  return make_grid(rows, cols, 64, static_cast<std::int32_t>(cols));
+  constexpr std::int32_t least = 4;
+  std::int32_t tall = 64;
+  while (tall > least && ceil_div(rows, tall) < 2 * workers()) tall /= 2;
+  return make_grid(rows, cols, tall, static_cast<std::int32_t>(cols));
 }
 
 Gemm Builder::gemm(int rank, const TileGrid& grid, const RowMap& a_rows, Placement placement) const {

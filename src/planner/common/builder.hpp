@@ -140,7 +140,8 @@ class Builder {
   /// One tile over the whole matrix: a call of cuBLASLt or oneDNN.
   TileGrid one_tile(std::int64_t rows) const;
   TileGrid one_tile(std::int64_t rows, std::int64_t cols) const;
-  /// Grid of a pass over complete rows; a tile fits the cache of a worker.
+  /// Grid of a pass over complete rows. A tile fits the cache of a worker; few rows are cut into lower tiles,
+  /// so that all workers have some.
   TileGrid row_blocks(std::int64_t rows, std::int64_t cols) const;
 
   const Problem& problem() const { return plan_.problem(); }

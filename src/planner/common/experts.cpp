@@ -23,6 +23,15 @@ void for_each_group(const Routing& routing, int rank, int first, Visit&& visit) 
     }
 }
 
+/// Height of the tiles of groups: half of `whole` if whole tiles would be much emptier.
+std::int32_t height_for(const std::vector<RowGroup>& groups, std::int32_t whole) {
+  constexpr double slower = 1.2;  // a row of lower tiles, on GPUs
+  const std::int32_t half = whole / 2;
+  if (whole % 2 != 0 || half < 64) return whole;
+  const auto lower = static_cast<double>(padded_rows(groups, half, 1));
+  return slower * lower < static_cast<double>(padded_rows(groups, whole, 1)) ? half : whole;
+}
+
 /// Rows of a source, from `first` on, among the rows by expert of all sources.
 Placement sorted_rows(const Problem& problem, int source, std::int64_t first, const TileGrid& grid,
                       const Slice& sorted) {
@@ -41,12 +50,15 @@ std::int64_t tokens_of(const Problem& problem, int rank) {
 }
 
 std::vector<RowGroup> groups_by_expert(const Routing& routing, int rank) {
+  const int sources = routing.capacity() > 0 ? 1 : routing.world();  // of a group
   std::vector<RowGroup> groups;
   for (int weight = 0; weight < routing.experts_per_rank(); ++weight) {
     const int expert = routing.first_expert(rank) + weight;
-    const std::int64_t first = routing.receive_base(expert, 0);
-    if (const std::int64_t rows = routing.receive_base(expert, routing.world()) - first; rows > 0)
-      groups.push_back({first, first, rows, weight});
+    for (int source = 0; source < routing.world(); source += sources) {
+      const std::int64_t first = routing.receive_base(expert, source);
+      if (const std::int64_t rows = routing.receive_base(expert, source + sources) - first; rows > 0)
+        groups.push_back({first, first, rows, weight, live_element(routing, rank, source, weight)});
+    }
   }
   return groups;
 }
@@ -68,12 +80,6 @@ std::vector<RowGroup> groups_to_source(const Routing& routing, int rank) {
   return groups;
 }
 
-std::vector<RowGroup> groups_from(const Routing& routing, int rank, int first) {
-  std::vector<RowGroup> groups;
-  for_each_group(routing, rank, first, [&](const RowGroup& group) { groups.push_back(group); });
-  return groups;
-}
-
 PositionRuns runs_by(const Gemm& product, const std::vector<std::int32_t>& keys) {
   PositionRuns runs;
   for (std::int64_t position = 0; position < product.grid.positions(); ++position) {
@@ -91,13 +97,6 @@ PositionRuns runs_by(const Gemm& product, const std::vector<std::int32_t>& keys)
   return runs;
 }
 
-PositionRuns runs_by_source(const Gemm& product, const Routing& routing, int rank) {
-  std::vector<std::int32_t> sources;
-  for (const RowGroup& group : product.groups)
-    if (group.rows > 0) sources.push_back(routing.received_row(rank, group.row).source);
-  return runs_by(product, sources);
-}
-
 TileOrder order_of_groups(const Machine& machine, const TileOrder& asked) {
   if (asked != TileOrder{}) return asked;
   return {Raster::along_n, machine.order.swizzle, machine.order.cluster_m, 1, 0};
@@ -111,7 +110,8 @@ std::int64_t unit_rows(const Machine& machine, const TileParams& asked, const Ep
 Gemm grouped(const Builder& build, const Machine& machine, const TileParams& asked, Gemm product,
              std::int32_t a, std::vector<RowGroup> groups) {
   const int rank = product.a.rank;
-  const TileSize tile = tile_size(with_tiles_of(product.epilogue, machine), asked);
+  TileSize tile = tile_size(with_tiles_of(product.epilogue, machine), asked);
+  if (asked.rows == 0) tile.rows = height_for(groups, tile.rows);
   return build.grouped(std::move(product), build.all(a, rank), std::move(groups), tile,
                        order_of_groups(machine, asked.order));
 }
