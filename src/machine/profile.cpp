@@ -120,7 +120,7 @@ Curve read_curve(const Json& json) {
 
 ContentionSample read_contention_sample(const Json& json) {
   allow_only(json, {"traffic", "ranks", "workers", "chunk_bytes", "bytes", "us", "beside_us", "product_us",
-                    "product_beside_us", "calls"});
+                    "product_beside_us", "calls", "computation", "moved_bytes", "moved_again_bytes"});
   const Fields fields(json);
   const auto integer = [&](const char* key, std::int64_t largest) {
     return fields.integer({key}, 0, largest).value_or(0);
@@ -135,7 +135,9 @@ ContentionSample read_contention_sample(const Json& json) {
           .beside_us = positive(fields, "beside_us"),
           .product_us = positive(fields, "product_us"),
           .product_beside_us = positive(fields, "product_beside_us"),
-          .calls = calls};
+          .calls = calls,
+          .computation = parse_computation_kind(fields.text({"computation"}).value_or("product")),
+          .moved = {rate(fields, "moved_bytes"), rate(fields, "moved_again_bytes")}};
 }
 
 Source read_source(const Json& json) {
@@ -173,24 +175,27 @@ Topology read_topology(const Json& json) {
 }
 
 Contention read_contention(const Json& json) {
-  allow_only(json,
-             {"memory_share", "channel_gbps", "chunk_bytes", "chunk_us", "collective_slowdown", "wake_us",
-              "lone_latency", "steals", "persistent", "product_residual", "collective_residual"});
+  allow_only(json, {"memory_share", "product_misses", "attention_misses", "pass_misses", "channel_gbps",
+                    "chunk_bytes", "chunk_us", "collective_slowdown", "wake_us", "lone_latency", "steals",
+                    "persistent", "product_residual", "collective_residual"});
   const Fields fields(json);
   const auto number = [&](const char* key, double largest) {
     return fields.number({key}, 0, largest).value_or(0);
   };
-  return {.memory_share = number("memory_share", 1),
-          .channel_gbps = rate(fields, "channel_gbps"),
-          .chunk_bytes = rate(fields, "chunk_bytes"),
-          .chunk_us = fields.number({"chunk_us"}, 0, most),
-          .collective_slowdown = number("collective_slowdown", most),
-          .steals = number("steals", 1),
-          .wake_us = number("wake_us", most),
-          .lone_latency = number("lone_latency", most),
-          .persistent = fields.flag({"persistent"}).value_or(false),
-          .product_residual = fields.number({"product_residual"}, 0, most),
-          .collective_residual = fields.number({"collective_residual"}, 0, most)};
+  Contention contention{.memory_share = number("memory_share", 1),
+                        .channel_gbps = rate(fields, "channel_gbps"),
+                        .chunk_bytes = rate(fields, "chunk_bytes"),
+                        .chunk_us = fields.number({"chunk_us"}, 0, most),
+                        .collective_slowdown = number("collective_slowdown", most),
+                        .steals = number("steals", 1),
+                        .wake_us = number("wake_us", most),
+                        .lone_latency = number("lone_latency", most),
+                        .persistent = fields.flag({"persistent"}).value_or(false),
+                        .product_residual = fields.number({"product_residual"}, 0, most),
+                        .collective_residual = fields.number({"collective_residual"}, 0, most)};
+  for (const ComputationKind kind : all_computation_kinds)
+    contention.misses_of(kind) = fields.number({fmt::format("{}_misses", name(kind)).c_str()}, 0, 1);
+  return contention;
 }
 
 EnginePhases read_engine(const Json& json) {

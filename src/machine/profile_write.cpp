@@ -78,6 +78,8 @@ ordered_json contention_json(const Contention& c) {
                        {"chunk_bytes", c.chunk_bytes},
                        {"collective_slowdown", c.collective_slowdown},
                        {"persistent", c.persistent}};
+  for (const ComputationKind kind : all_computation_kinds)
+    if (const auto missed = c.misses_of(kind)) json[fmt::format("{}_misses", name(kind))] = *missed;
   if (c.wake_us > 0) json["wake_us"] = c.wake_us;
   if (c.lone_latency > 0) json["lone_latency"] = c.lone_latency;
   if (c.steals > 0) json["steals"] = c.steals;
@@ -96,6 +98,9 @@ ordered_json contention_sample_json(const ContentionSample& s) {
                {"product_us", s.product_us},
                {"product_beside_us", s.product_beside_us}});
   if (s.calls > 0) json["calls"] = s.calls;
+  if (s.computation != ComputationKind::product) json["computation"] = name(s.computation);
+  if (s.moved.once > 0) json["moved_bytes"] = s.moved.once;
+  if (s.moved.again > 0) json["moved_again_bytes"] = s.moved.again;
   return json;
 }
 

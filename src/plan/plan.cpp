@@ -27,6 +27,21 @@ std::string_view name(CollectiveKind kind) {
   return names[static_cast<std::size_t>(kind)];
 }
 
+bool nccl_serves(CollectiveKind kind, const CollectiveConfig& config) {
+  const bool shards = kind == CollectiveKind::allgather || kind == CollectiveKind::reducescatter;
+  switch (config.algorithm) {
+    case Algorithm::tree:
+      return kind == CollectiveKind::allreduce;
+    case Algorithm::pat:
+      return shards && (config.protocol == Protocol::simple || config.protocol == Protocol::automatic);
+    case Algorithm::ring:
+      return kind != CollectiveKind::alltoall;
+    case Algorithm::automatic:
+      break;
+  }
+  return kind != CollectiveKind::alltoall || config.protocol == Protocol::automatic;
+}
+
 std::string_view name(LaneKind kind) {
   static constexpr std::string_view names[] = {"compute", "communicate", "copy", "host"};
   return names[static_cast<std::size_t>(kind)];

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "demand.hpp"
 #include "grid/split.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/plan/placement.hpp"
@@ -111,7 +112,7 @@ double Costs::bytes_of(const Slice& slice) const {
 }
 
 double Costs::width_of(const Slice& slice) const {
-  return static_cast<double>(size_bytes(plan_.buffers[static_cast<std::size_t>(slice.buffer)].dtype));
+  return element_bytes(plan_, slice);
 }
 
 /// Added time if several ranks receive the same output: threads that move the bytes themselves store to one
@@ -128,7 +129,8 @@ double Costs::memory_us(double bytes) const {
 double Costs::library_us(const Gemm& gemm, std::int32_t workers) const {
   const double gated = gemm.epilogue.activation == Activation::swiglu ? 2 : 1;
   const std::int64_t k = gemm.transpose_a ? gemm.a.rows : gemm.a.cols;
-  return gated * library_gemm_us(machine_, gemm.grid.rows, gemm.grid.cols, k, workers) +
+  return gated * stand_in_factor(gemm) *
+             library_gemm_us(machine_, gemm.grid.rows, gemm.grid.cols, k, workers) +
          store_again_us(gemm.out, area(gemm.grid.rows, gemm.grid.cols) * width_of(gemm.out.slice));
 }
 
@@ -166,7 +168,7 @@ double Costs::items_us(const Step& step, std::int64_t first, std::int64_t last, 
   double longest = 0;
   if (const auto* gemm = std::get_if<Gemm>(&step)) {
     const auto k = static_cast<double>(gemm->transpose_a ? gemm->a.rows : gemm->a.cols);
-    const double gated = gemm->epilogue.activation == Activation::swiglu ? 2 : 1;
+    const double gated = (gemm->epilogue.activation == Activation::swiglu ? 2 : 1) * stand_in_factor(*gemm);
     const TileGrid& grid = gemm->grid;
     const double rate = picks_rows(*gemm) ? machine_.picking_rate : 1;
     for (std::int64_t i = first; i < last; ++i) {
@@ -228,9 +230,7 @@ double Costs::pass_us(const Elementwise& step, std::int64_t item, std::int32_t w
   const double elements = filled(step) * area(moved_rows(step, rect), rows ? step.grid.cols : rect.cols);
   const double written = elements * width_of(step.to.slice);
   const auto ranks_stored = static_cast<double>(replicas(step.to).size());
-  double bytes = written;
-  for (const Placement& from : step.from) bytes += elements * width_of(from.slice);
-  if (step.norm.residual) bytes += 2 * written;
+  const double bytes = pass_bytes(plan_, step, elements);
   const double in_memory = bytes * static_cast<double>(larger(workers, 1)) / memory_bytes_per_us_;
   const bool sums = step.from.size() > 1 && machine_.reduce_gbps > 0;
   const double gbps = sums ? machine_.reduce_gbps : machine_.pass_gbps;

@@ -142,6 +142,7 @@ TEST(Profile, HoldsTopologyAndContention) {
   machine.topology = {
       .pair = {200, 3}, .pair_ranks = 4, .ranks_per_node = 8, .node = {400, 5}, .serial = true};
   machine.contention = {.memory_share = 0.25,
+                        .misses = {0.5, std::nullopt, 0},
                         .channel_gbps = 36,
                         .chunk_bytes = 65536,
                         .chunk_us = 0.5,
@@ -153,7 +154,16 @@ TEST(Profile, HoldsTopologyAndContention) {
                         .collective_residual = 0.0};
   machine.early_kernels = true;
   machine.contention_samples = {{Traffic::allgather, 4, 8, 65536, 1e6, 50, 55.5, 500, 510},
-                                {Traffic::allreduce, 2, 0, 0, 4096, 5, 6, 500, 510, 3}};
+                                {Traffic::allreduce, 2, 0, 0, 4096, 5, 6, 500, 510, 3},
+                                {.traffic = Traffic::allreduce,
+                                 .workers = 8,
+                                 .bytes = 4096,
+                                 .us = 5,
+                                 .beside_us = 6,
+                                 .product_us = 500,
+                                 .product_beside_us = 510,
+                                 .computation = ComputationKind::attention,
+                                 .moved = {1e8, 2e8}}};
   for (const char* of : {"workers", "ranks", "pass_gbps", "reduce_gbps", "topology", "contention",
                          "contention_samples", "whole_tiles", "early_kernels", "attention", "library_rate"})
     machine.sources.push_back({of, Origin::assumed, "a test"});

@@ -114,6 +114,8 @@ struct Capabilities {
   /// oneDNN.
   std::vector<TileShape> tiles{};
   Timing timing{};
+  /// Settings of a Collective that take effect beside its workers: algorithm and protocol, and chunk sizes.
+  bool algorithms = false, chunks = false;
 };
 
 /// One interval of a run on the world's clock, for timelines.

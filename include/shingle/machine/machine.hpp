@@ -152,15 +152,17 @@ double wave_us(const Machine& machine, std::int64_t tile_rows, std::int64_t tile
 /// negative, and never falls with more bytes.
 ///
 /// Within a node the curves give it; without a curve of this traffic, the link's rate and latency. Across
-/// nodes it is the time of a full node plus the time over the nodes' links. The links carry
-/// wire_factor(nodes) · bytes and add ⌈log2 nodes⌉ latencies (an all-reduce: twice as many). An all-to-all
-/// moves the node's share of its bytes within the node. All ranks of the node send the rest over the node's
-/// link at once.
+/// nodes bytes pass through a full node and over the nodes' links as through a pipeline: the slower of the
+/// two counts, and the latencies of both. The links carry wire_factor(nodes) · bytes and add ⌈log2 nodes⌉
+/// latencies (an all-reduce: twice as many). An all-to-all moves the node's share of its bytes within the
+/// node. All ranks of the node send the rest over the node's link at once. Emulated links (Topology::serial)
+/// take their turns: there both times count.
 double collective_us(const Machine& machine, Traffic traffic, int ranks, int workers, double bytes);
 
 /// As above, with NCCL settings. Curves hold NCCL's own choice of algorithm, protocol and transport, and
 /// large chunks. Another algorithm, protocol or transport takes longer, by the rates and latencies of NCCL's
-/// tuning model. Each chunk of a channel adds contention.chunk_us. Threads make no difference (Lagom §3.2).
+/// tuning model. Each chunk of a channel adds contention.chunk_us; across nodes the first chunks also fill
+/// the pipeline. Threads make no difference (Lagom §3.2).
 double collective_us(const Machine& machine, Traffic traffic, int ranks, const CollectiveConfig& config,
                      double bytes);
 /// Chunks that each of `channels` channels moves in a collective of `bytes`.

@@ -301,6 +301,9 @@ struct Gemm {
   std::vector<TileGate> gates;
   std::vector<TileNotify> notify;
   Resources resources{1, 0};
+  /// The computation of a workload that the product stands for, with as many multiply-adds. The simulator
+  /// prices that computation.
+  ComputationKind stands_for = ComputationKind::product;
   bool operator==(const Gemm&) const = default;
 };
 

@@ -110,7 +110,8 @@ std::unique_ptr<Command> make_delivery(const Context& context, const std::vector
 std::unique_ptr<Command> make_sync_command(const Context& context, const std::vector<Step>& steps);
 
 /// The communicator of a step, with its limit of CTAs.
-CommKey comm_key(const Plan& plan, std::int32_t communicator, const Resources& resources);
+CommKey comm_key(const Plan& plan, const Collective& step);
+CommKey comm_key(const Plan& plan, const Exchange& step);
 
 /// True if the step needs the instrumented GEMM kernel, because cuBLASLt lacks something that it asks for.
 bool instrumented(const Gemm& step);

@@ -40,6 +40,8 @@ inline constexpr CounterKind last<CounterKind> = CounterKind::set;
 template <>
 inline constexpr CollectiveKind last<CollectiveKind> = CollectiveKind::alltoall;
 template <>
+inline constexpr ComputationKind last<ComputationKind> = ComputationKind::pass;
+template <>
 inline constexpr Algorithm last<Algorithm> = Algorithm::pat;
 template <>
 inline constexpr Protocol last<Protocol> = Protocol::simple;
@@ -156,6 +158,7 @@ void fields(auto& f, Is<Workload::Computation> auto& c) {
   f.required("m", c.m);
   f.required("n", c.n);
   f.required("k", c.k);
+  f.optional("kind", c.kind);
   f.optional("after", c.after);
 }
 
@@ -384,6 +387,7 @@ void fields(auto& f, Is<Gemm> auto& g) {
   f.optional("gates", g.gates);
   f.optional("notify", g.notify);
   f.optional("resources", g.resources, Gemm{}.resources);
+  f.optional("stands_for", g.stands_for);
 }
 
 void fields(auto& f, Is<Elementwise> auto& e) {

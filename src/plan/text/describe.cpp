@@ -44,6 +44,7 @@ class Describer {
                     operand(g.b, g.transpose_b));
     if (!g.groups.empty()) text += fmt::format(", {} groups of rows", g.groups.size());
     if (g.live.buffer >= 0) text += fmt::format(", as many as {} counts", slice(g.live));
+    if (g.stands_for != ComputationKind::product) text += fmt::format(", for {}", name(g.stands_for));
     return text + epilogue(g.epilogue) + " -> " + placement(g.out) + hooks(g.gates, g.notify) +
            workers(g.resources);
   }
