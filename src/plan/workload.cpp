@@ -70,6 +70,8 @@ std::int64_t Workload::k() const {
 void Workload::validate() const {
   if (world < 1 || world > max_planned_world)
     throw InvalidArgument(fmt::format("world = {} is outside [1, {}]", world, max_planned_world));
+  if (!is_floating(dtype))
+    throw InvalidArgument(fmt::format("dtype = {} is not f32, bf16 or f16", name(dtype)));
   check_count(computations.size(), "computations");
   check_count(collectives.size(), "collectives");
   for (const Computation& item : computations) {

@@ -187,7 +187,7 @@ double Costs::items_us(const Step& step, std::int64_t first, std::int64_t last, 
     const TileGrid& grid = gemm->grid;
     const double rate = picks_rows(*gemm) ? machine_.picking_rate : 1;
     for (std::int64_t i = first; i < last; ++i) {
-      const TileRect rect = product_tile(*gemm, grid.tile(i)).rect;
+      const TileRect rect = tile_of(*gemm, i).rect;
       if (rect.rows == 0 || rect.cols == 0) continue;  // phantom
       const double one = machine_.whole_tiles
                              ? wave_of_us(*gemm, i, k)
@@ -208,6 +208,24 @@ double Costs::items_us(const Step& step, std::int64_t first, std::int64_t last, 
     for (std::int64_t i = first; i < last; ++i) longest = std::max(longest, pass_us(*pass, i, workers));
   }
   return longest;
+}
+
+double Costs::assign_us(const AssignSlots& step) const {
+  return memory_us(bytes_of(step.slot_of) + bytes_of(step.row_of));
+}
+
+ProductTile Costs::tile_of(const Gemm& gemm, std::int64_t item) const {
+  ProductTile tile = product_tile(gemm, gemm.grid.tile(item));
+  if (gemm.live.buffer >= 0 && tile.group != nullptr)
+    tile.rect.rows =
+        std::clamp<std::int64_t>(plan_.problem().expected_rows() - tile.in_group, 0, tile.rect.rows);
+  return tile;
+}
+
+double Costs::filled(const Elementwise& step) const {
+  if (step.from.size() != 1 || !is_indexed(step.from.front())) return 1;
+  const Problem& problem = plan_.problem();
+  return static_cast<double>(problem.expected_rows()) / static_cast<double>(problem.experts.capacity);
 }
 
 /// Rows that a pass moves of a tile. Passes over the same rows, one for each destination, move their own rows
@@ -234,7 +252,7 @@ double Costs::workers_of_item(const Elementwise& step) const {
 double Costs::pass_us(const Elementwise& step, std::int64_t item, std::int32_t workers) const {
   const bool rows = row_wise(step);
   const TileRect rect = step.grid.rect(step.grid.tile(rows ? step.grid.linear({item, 0}) : item));
-  const double elements = area(moved_rows(step, rect), rows ? step.grid.cols : rect.cols);
+  const double elements = filled(step) * area(moved_rows(step, rect), rows ? step.grid.cols : rect.cols);
   const double written = elements * width_of(step.to.slice);
   const auto ranks_stored = static_cast<double>(replicas(step.to).size());
   const double bytes = pass_bytes(plan_, step, elements);

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "shingle/machine/machine.hpp"
-#include "shingle/plan/plan.hpp"
+#include "shingle/plan/placement.hpp"
 
 namespace shingle::sim {
 
@@ -38,6 +38,12 @@ class Costs {
   /// Time of a copy within a rank's memory.
   double memory_us(double bytes) const;
 
+  /// Time of a pass over a rank's ids and slots.
+  double assign_us(const AssignSlots& step) const;
+  /// A tile of a product, without the rows that are expected to have no token.
+  ProductTile tile_of(const Gemm& gemm, std::int64_t item) const;
+  /// Part of the rows of a pass that it is expected to store: slots may be empty.
+  double filled(const Elementwise& step) const;
   /// Part of a tiled step's time on `workers` workers that waits for memory (Contention::share). Fewer
   /// workers ask for less at a time.
   double memory_share(const Step& step, std::int32_t workers) const;

@@ -377,18 +377,19 @@ void Simulation::add_remote_bytes(const Step& step, std::int64_t item, Index ran
                                   std::vector<double>& by_rank) const {
   const TileGrid& grid = *grid_of(step);
   const auto* gemm = std::get_if<Gemm>(&step);
+  const auto* pass = std::get_if<Elementwise>(&step);
+  const double stored = pass && !loads ? costs_.filled(*pass) : 1;
   const auto rect = [&](std::int64_t position) {
-    const Tile tile = grid.tile(position);
-    return gemm ? product_tile(*gemm, tile).rect : grid.rect(tile);
+    return gemm ? costs_.tile_of(*gemm, position).rect : grid.rect(grid.tile(position));
   };
   const auto visit = [&](const Placement& at, std::int64_t position, std::int64_t cols) {
     const double width = element_bytes(plan_, at.slice);
     for_each_piece(at, grid, plan_.routing(), position, rect(position), [&](const Piece& piece) {
       if (piece.rank != rank)
-        by_rank[static_cast<std::size_t>(piece.rank)] += static_cast<double>(piece.rows * cols) * width;
+        by_rank[static_cast<std::size_t>(piece.rank)] +=
+            stored * static_cast<double>(piece.rows * cols) * width;
     });
   };
-  const auto* pass = std::get_if<Elementwise>(&step);
   const bool rows = pass && row_wise(*pass);
   const std::int64_t first = rows ? grid.linear({item, 0}) : item;
   const auto cols = [&](std::int64_t position) { return rect(position).cols; };

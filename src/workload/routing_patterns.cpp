@@ -196,7 +196,7 @@ Routing make_routing(RoutingPattern pattern, int world, const std::vector<std::i
 
 Routing make_topk_routing(RoutingPattern pattern, int world, const std::vector<std::int64_t>& tokens_per_rank,
                           const Experts& experts, std::uint64_t seed, ExpertSplit split) {
-  const auto [all, topk] = experts;
+  const std::int32_t all = experts.count, topk = experts.topk;
   require_experts(all, topk, world, split);
   require_per_rank(tokens_per_rank, world, all * std::int64_t{topk});
   if (pattern == RoutingPattern::empty_rank && topk == all)

@@ -209,6 +209,25 @@ TEST(Simulate, PickedRowsSlowTheirGemmAlone) {
 
 /// The count behind the GEMM is a kernel where another rank looks at it; the wait for it has begun before.
 /// One that is handed over costs nothing.
+TEST(Simulate, SlotsWithoutTokensTakeNobodysTime) {
+  // Each expert gets 50 rows of a rank's tokens if all are chosen equally often.
+  const auto with = [](Op op, std::int32_t capacity) {
+    return with_m({.op = op, .world = 2, .n = 100, .k = 50, .experts = {4, 2, capacity}}, 100);
+  };
+  for (const Op op : {Op::alltoall_grouped_gemm, Op::grouped_gemm_alltoall}) {
+    Machine on = machine();
+    const auto fused = [&](std::int32_t capacity) { return plan_fused(with(op, capacity), on, {}).value(); };
+    const Simulated least = simulate(fused(50), on), most = simulate(fused(200), on);
+    EXPECT_NEAR(most.computing_us[0], least.computing_us[0], 0.01 * least.computing_us[0]);
+    EXPECT_LT(simulate(fused(20), on).computing_us[0], 0.5 * least.computing_us[0]) << "most are dropped";
+    // Collectives know no counts: they take all slots along.
+    const auto sequential = [&](std::int32_t capacity) {
+      return time(plan_sequential(with(op, capacity), on).value(), on);
+    };
+    EXPECT_GT(sequential(200), sequential(50) + 50) << "600 rows, of which half go over the link";
+  }
+}
+
 TEST(Simulate, CountsMayBeKernels) {
   Machine kernels = machine();
   kernels.signal_us = 3;

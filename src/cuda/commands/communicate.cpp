@@ -16,7 +16,17 @@ namespace shingle::cuda {
 namespace {
 
 ncclDataType_t nccl_type(DType type) {
-  return type == DType::f32 ? ncclFloat32 : type == DType::bf16 ? ncclBfloat16 : ncclFloat16;
+  switch (type) {
+    case DType::f32:
+      return ncclFloat32;
+    case DType::bf16:
+      return ncclBfloat16;
+    case DType::f16:
+      return ncclFloat16;
+    case DType::i32:
+      break;
+  }
+  return ncclInt32;
 }
 
 /// A contiguous slice, as NCCL needs it.

@@ -3,12 +3,13 @@
 #include <utility>
 
 #include "shingle/plan/placement.hpp"
+#include "slots.hpp"
 
 namespace shingle::planner {
 namespace {
 
-/// Calls visit(weight, row, rows) for the rows that a rank receives from a source for one of its
-/// experts, if there are any. `row` is the first of them, in the order of the rows that the rank receives.
+/// Calls visit(group) for the rows that a rank receives from a source for one of its experts, if there are
+/// any. The group's rows are those of A and of the output, in the order of the rows that the rank receives.
 /// Source `first` comes first.
 template <class Visit>
 void for_each_group(const Routing& routing, int rank, int first, Visit&& visit) {
@@ -17,7 +18,8 @@ void for_each_group(const Routing& routing, int rank, int first, Visit&& visit) 
     for (int weight = 0; weight < experts; ++weight) {
       const int source = (first + i) % routing.world(), expert = routing.first_expert(rank) + weight;
       if (const std::int64_t rows = routing.count(source, expert); rows > 0)
-        visit(weight, routing.receive_base(expert, source), rows);
+        visit(RowGroup{routing.receive_base(expert, source), routing.receive_base(expert, source), rows,
+                       weight, live_element(routing, rank, source, weight)});
     }
 }
 
@@ -48,12 +50,15 @@ std::int64_t tokens_of(const Problem& problem, int rank) {
 }
 
 std::vector<RowGroup> groups_by_expert(const Routing& routing, int rank) {
+  const int sources = routing.capacity() > 0 ? 1 : routing.world();  // of a group
   std::vector<RowGroup> groups;
   for (int weight = 0; weight < routing.experts_per_rank(); ++weight) {
     const int expert = routing.first_expert(rank) + weight;
-    const std::int64_t first = routing.receive_base(expert, 0);
-    if (const std::int64_t rows = routing.receive_base(expert, routing.world()) - first; rows > 0)
-      groups.push_back({first, first, rows, weight});
+    for (int source = 0; source < routing.world(); source += sources) {
+      const std::int64_t first = routing.receive_base(expert, source);
+      if (const std::int64_t rows = routing.receive_base(expert, source + sources) - first; rows > 0)
+        groups.push_back({first, first, rows, weight, live_element(routing, rank, source, weight)});
+    }
   }
   return groups;
 }
@@ -61,9 +66,10 @@ std::vector<RowGroup> groups_by_expert(const Routing& routing, int rank) {
 std::vector<RowGroup> groups_by_source(const Routing& routing, int rank) {
   std::vector<RowGroup> groups;
   std::int64_t first = 0;
-  for_each_group(routing, rank, 0, [&](int weight, std::int64_t row, std::int64_t rows) {
-    groups.push_back({first, row, rows, weight});
-    first += rows;
+  for_each_group(routing, rank, 0, [&](RowGroup group) {
+    group.a_row = first;
+    groups.push_back(group);
+    first += group.rows;
   });
   return groups;
 }

@@ -10,8 +10,9 @@ namespace shingle::planner {
 /// Tokens of a rank.
 std::int64_t tokens_of(const Problem& problem, int rank);
 
-/// The rows that a rank receives, ordered by expert in A and in the output, as a group for each expert. Empty
-/// groups are left out, here and below.
+/// The rows that a rank receives, ordered by expert in A and in the output, as a group for each expert. With
+/// a capacity there is one for each expert and source, which has a count of its own. Empty groups are left
+/// out, here and below.
 std::vector<RowGroup> groups_by_expert(const Routing& routing, int rank);
 /// The rows that a rank receives, a group for each source and expert. Groups are ordered by source, then by
 /// expert, and so are rows of A, as an all-to-all delivers them. Rows of the output are ordered by expert,

@@ -166,6 +166,7 @@ std::int32_t moving(const Problem& p, const Machine& machine, const FusedParams&
     sent = std::max(sent, static_cast<double>(p.routing->rows(rank)));
     received = std::max(received, static_cast<double>(p.routing->received(rank)));
   }
+  if (p.has_slots()) sent = received = static_cast<double>(p.experts.count * p.expected_rows());
   const planner::TileSize tile = planner::tile_size(machine, params.tile);
   // Workers that read and store `elements` at `gbps` each, `limit` at most, beside a product of k×cols
   // weights.
@@ -231,7 +232,8 @@ FusedParams choose(const Problem& p, const Machine& machine, const FusedParams& 
   const bool fills = params.unregistered && p.op == Op::gemm_alltoall && !p.norm.enabled;
   if (p.op == Op::alltoall_gemm || fills) chosen.helpers = helpers_of(machine, params);
   if (planner::dispatches_tokens(p)) {
-    chosen.mover = params.mover;
+    // A copy engine would move all slots: only the device knows which of them have a token.
+    chosen.mover = p.has_slots() ? Mover::store : params.mover;
     if (chosen.mover == Mover::automatic && awaits_all_tokens(p, machine, params)) {
       chosen.mover = Mover::store;
       chosen.helpers = FusedParams::no_helpers;

@@ -15,9 +15,9 @@ bool gathers(const Tuning<P>& tuning) {
   return tuning.problem.traits().shards_a();
 }
 
-/// True if shards or tokens travel before the product.
+/// True if copy engines may take shards or tokens where the product reads them.
 bool moves_inputs(const Tuning<P>& tuning) {
-  return gathers(tuning) || dispatches_tokens(tuning.problem);
+  return gathers(tuning) || (dispatches_tokens(tuning.problem) && !tuning.problem.has_slots());
 }
 
 std::vector<std::int32_t> helpers_to_try(const Tuning<P>& tuning) {

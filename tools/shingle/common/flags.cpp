@@ -167,6 +167,9 @@ void add_problem_flags(CLI::App& app, ProblemFlags& flags) {
   add(app, "--topk", "K", "Experts of a token (default: 1)", [&](auto& t) {
     flags.experts.topk = static_cast<std::int32_t>(extent(t));
   })->group(group::experts);
+  add(app, "--capacity", "ROWS", "The device routes: rows that an expert takes of a rank's tokens, at most",
+      [&](auto& t) { flags.experts.capacity = static_cast<std::int32_t>(extent(t)); })
+      ->group(group::experts);
   grouped(add(app, "--dtype", "TYPE", "f32, bf16 or f16 (default: f32; with --model bf16)",
               [&](auto& t) { flags.dtype = parse_dtype(t); }));
   grouped(app.add_flag("--transpose-a", flags.transpose_a, "A is stored K×M (the weight gradient)"));

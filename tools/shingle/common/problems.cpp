@@ -43,6 +43,22 @@ std::vector<NamedProblem> from_model(const ProblemFlags& flags, int world) {
   return problems;
 }
 
+/// What the routing says is what tokens choose on the device.
+NamedProblem with_slots(const ProblemFlags& flags, Problem problem) {
+  const auto choices = make_routing(
+      flags, problem, std::vector<std::int64_t>(static_cast<std::size_t>(problem.world), flags.m));
+  std::int64_t most = 0;
+  for (int rank = 0; rank < choices->world(); ++rank)
+    most = larger(most, choices->rows(rank) / problem.choices());
+  if (flags.m != 0 && most > flags.m)
+    throw InvalidArgument(
+        fmt::format("--m {}, but a rank of {} has {} tokens", flags.m, flags.routing, most));
+  problem.m = larger(flags.m, most);
+  problem.routing = std::make_shared<const Routing>(
+      Routing::slots(problem.world, problem.experts.count, problem.experts.capacity));
+  return {"", problem, choices};
+}
+
 NamedProblem from_sizes(const ProblemFlags& flags, int world) {
   if (!flags.op)
     throw InvalidArgument("no operator: give --op with --m, --n and --k, or --model with --tokens");
@@ -78,6 +94,7 @@ NamedProblem from_sizes(const ProblemFlags& flags, int world) {
   need("--n", problem.n);
   need("--k", problem.k);
   if (problem.traits().chains()) need("--inner", flags.inner);
+  if (problem.traits().takes_capacity() && problem.has_slots()) return with_slots(flags, problem);
   if (routed) {
     problem.routing =
         make_routing(flags, problem, std::vector<std::int64_t>(static_cast<std::size_t>(world), flags.m));
