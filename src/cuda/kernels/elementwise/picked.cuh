@@ -32,17 +32,20 @@ struct PickedCopy {
                                              TileRing& ring) {
     for_each_tile(ring, [&](int, const TileWork& work) { tile(args, sources[0], work); });
   }
+  /// Looks up a batch before its first load, as Copy does.
   static __device__ __forceinline__ void tile(const ElementwiseArgs& args, const Route& source,
                                               const TileWork& work) {
     for (Walk walk(work, length); walk.row < work.rows;) {
-      Chunk<T, length> chunk[batch];
       std::int32_t picked[batch];
       Walk ahead = walk;
 #pragma unroll
-      for (int j = 0; j < batch; ++j, ahead.next())
-        picked[j] = ahead.row < work.rows && Copy<T>::leads_somewhere(args, work, ahead.row)
-                        ? *picks_of(args, work, ahead.row)
-                        : no_row;
+      for (int j = 0; j < batch; ++j, ahead.next()) {
+        const int row = min(ahead.row, work.rows - 1);
+        const bool leads = row_of(args.to, work.spot, args.tile_rows, row) != nullptr;
+        const std::int32_t from = *picks_of(args, work, row);
+        picked[j] = (ahead.row < work.rows) & leads ? from : no_row;
+      }
+      Chunk<T, length> chunk[batch];
       ahead = walk;
 #pragma unroll
       for (int j = 0; j < batch; ++j, ahead.next())
