@@ -46,8 +46,13 @@ int main(int argc, char** argv) {
                                          {.ranks = machine.ranks, .tokens = tokens, .sequence = tokens});
   const cotune::Space space = config_space(machine);
   auto record = bench::record(argc, argv);
+  const auto subspaces = std::ranges::count_if(space.subspaces, [](const cotune::Subspace& at) {
+    return nccl_serves(CollectiveKind::allgather, {.algorithm = at.algorithm, .protocol = at.protocol});
+  });
+  const double configurations =
+      space.size(1) / static_cast<double>(space.subspaces.size()) * double(subspaces);
   fmt::print("{} on {}, {} tokens, {:.0f} configurations of a collective\n", model, machine.name, tokens,
-             space.size(1));
+             configurations);
   fmt::print("{:>12} {:>12} {:>14} {:>8} {:>12} {:>12} {:>10}\n", "collectives", "evaluations",
              "a collective", "autoccl", "over nccl", "over autoccl", "search ms");
   for (int count = 1; count <= most; ++count) {
@@ -63,6 +68,7 @@ int main(int argc, char** argv) {
                static_cast<double>(together.evaluations) / count, alone.evaluations,
                library.measured.makespan_us / us, alone.measured.makespan_us / us, ms);
     record["rows"].push_back({{"collectives", count},
+                              {"configurations", configurations},
                               {"evaluations", together.evaluations},
                               {"autoccl_evaluations", alone.evaluations},
                               {"us", us},

@@ -6,8 +6,9 @@
 // it NCCL's eight channels slow computation by 15%, where §1 has up to 35%: so a second machine is fitted to
 // that 35%. Predicted: all gains and iterations.
 //
-// Between nodes the simulator's collectives take their turns within and between them, one after the other:
-// Llama and MPT are then bound by communication, which gains nothing.
+// Exhaustive searches cover channels and chunks: the simulator's other parameters gain nothing over NCCL's
+// choice.
+#include "../contended.hpp"
 #include "base/file.hpp"
 #include "figures.hpp"
 #include "shingle/machine/profile.hpp"
@@ -43,17 +44,6 @@ constexpr Job jobs[] = {
 papers::Band published(Parallelism parallelism) {
   constexpr papers::Band bands[] = {{1.10, 1.33}, {1.08, 1.16}, {1.07, 1.08}};
   return bands[static_cast<std::size_t>(parallelism)];
-}
-
-/// With NCCL's default beside it computation takes `paper_slowdown` times as long (Eq. 5 and 6), and chunks
-/// of 16 KiB still take next to nothing (Figure 3).
-Machine contended(Machine machine) {
-  const double share = machine.contention.memory_share, channels = machine.collective_workers;
-  const double waves = machine.workers / (machine.workers - channels);
-  const double left = share / (paper_slowdown / waves - (1 - share));  // of the memory's rate
-  machine.contention.channel_gbps = (1 - left) * machine.memory_gbps / channels;
-  machine.contention.chunk_bytes = 512 << 10;
-  return machine;
 }
 
 std::vector<OverlapPattern> patterns_of(const Job& job) {
@@ -187,7 +177,7 @@ void compare_with_all(papers::Figures& figures, const Machine& machine) {
   };
   for (const Job& job : {jobs[0], jobs[1], jobs[2]})
     for (const OverlapPattern& pattern : {patterns_of(job)[0], patterns_of(job)[1]})
-      take(pattern.workload, config_space(machine));
+      take(pattern.workload, resource_space(machine));
   take(three, coarse);
   figures.holds("least speed of the settings found, of the best", "near-optimal",
                 papers::number(share.least, "%"), share.least > 97);
@@ -199,7 +189,7 @@ int main(int argc, char** argv) {
   papers::Figures figures("Lagom's models, on A40", argc, argv);
   const std::string two_nvlink = "a40x8-nvlink * 2, 2x400Gb/s", two_pcie = "a40x8-pcie * 2, 100Gb/s";
   const Machine nvlink = machine_from_spec("a40x8-nvlink"), pcie = machine_from_spec("a40x8-pcie");
-  const Machine slowed = contended(nvlink);
+  const Machine slowed = bench::contended(nvlink, paper_slowdown);
   const std::string with_35 = "simulated, a40x8-nvlink fitted to 35%";
   compare_contention(figures, pcie);
   const papers::Band on_a =
@@ -208,7 +198,7 @@ int main(int argc, char** argv) {
       compare_gains(figures, pcie, machine_from_spec(two_pcie), "simulated, a40x8-pcie");
   figures.at("Fig. 7a, §4.2", "simulated, a40x8-nvlink and a40x8-pcie");
   figures.holds("cluster A gains more than B, fsdp, 8 GPUs", on_a.most > on_b.most);
-  compare_gains(figures, slowed, contended(machine_from_spec(two_nvlink)), with_35);
+  compare_gains(figures, slowed, bench::contended(machine_from_spec(two_nvlink), paper_slowdown), with_35);
   compare_patterns(figures, nvlink, "simulated, a40x8-nvlink");
   compare_patterns(figures, slowed, with_35);
   figures.at("Fig. 8c, §4.4", "simulated, a40x8-nvlink");

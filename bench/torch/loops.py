@@ -153,10 +153,11 @@ def slowest(values):
     return tensor.tolist()
 
 
-def make_group(table="", learn=""):
-    """A communicator for which the plugin has this table, or which it tunes."""
-    variables = {"SHINGLE_TUNER_TABLE": table, "SHINGLE_TUNER_LEARN": learn}
-    os.environ.update({name: os.path.abspath(value) for name, value in variables.items() if value})
+def make_group(table="", learn="", **settings):
+    """A communicator for which the plugin has this table, or which it tunes with these settings (variables)."""
+    files = {"SHINGLE_TUNER_TABLE": table, "SHINGLE_TUNER_LEARN": learn}
+    variables = {**settings, **{name: os.path.abspath(value) for name, value in files.items() if value}}
+    os.environ.update(variables)
     group = dist.new_group(backend="nccl")
     ones = torch.ones(1 << 22, device="cuda")
     dist.all_reduce(ones, group=group)
@@ -211,17 +212,24 @@ def tune_alone(loop, path, world):
     write_table(path, [entry for _, entry in best.values()])
 
 
-def tune_online(loop, path, most_iterations):
-    """Runs the loop while the plugin tunes, until it says what it has learnt. The communicator keeps that."""
+def tune_online(loop, path, most_iterations, loss, cupti):
+    """Runs the loop while the plugin tunes, until it writes what was confirmed. The communicator keeps that.
+
+    Returns the group, the iterations, and their mean time in us: what tuning cost.
+    """
     if dist.get_rank() == 0 and os.path.exists(path):
         os.remove(path)
     dist.barrier()
-    group = make_group(learn=path)
-    for iteration in range(most_iterations):
-        time_iteration(loop, group)
+    settings = {"SHINGLE_TUNER_LOSS": str(loss), "SHINGLE_TUNER_ITERATIONS": str(most_iterations)}
+    if cupti:
+        settings["SHINGLE_TUNER_CUPTI"] = cupti
+    group = make_group(learn=path, **settings)
+    us = []
+    for iteration in range(2 * most_iterations + 200):  # the last comparison follows the last trial
+        us.append(time_iteration(loop, group)[0])
         if iteration % 20 == 19 and slowest([float(os.path.exists(path))])[0]:
             break
-    return group, iteration + 1
+    return group, iteration + 1, slowest([statistics.mean(us)])[0]
 
 
 def record(loop, group, path):
@@ -256,7 +264,10 @@ def main():
     parser.add_argument("--iterations", type=int, default=5, help="of each configuration in a round")
     parser.add_argument("--autoccl", metavar="FILE")
     parser.add_argument("--online", metavar="FILE")
-    parser.add_argument("--online-iterations", type=int, default=1500)
+    parser.add_argument("--online-iterations", type=int, default=1500, help="after which nothing more is tried")
+    parser.add_argument("--online-loss", type=float, default=1.0, help="share of the time that trials may cost")
+    parser.add_argument("--cupti", metavar="LIBRARY",
+                        help="times computation and communication apart, such as libcupti.so.13")
     parser.add_argument("--table", action="append", default=[], metavar="NAME=FILE")
     parser.add_argument("--json", metavar="FILE", help="for the record")
     parser.add_argument("--profile-trace", metavar="FILE", help="record a trace instead of measuring")
@@ -269,7 +280,7 @@ def main():
     world = dist.get_world_size()
     torch.manual_seed(dist.get_rank())
     loop = {"fsdp": Fsdp, "tp": Tp}[flags.loop](flags.layers, flags.tokens, world)
-    groups, tuned_in = {"default": make_group()}, {}
+    groups, tuning = {"default": make_group()}, {}
     if flags.profile_trace:
         record(loop, groups["default"], flags.profile_trace)
         dist.destroy_process_group()
@@ -278,7 +289,9 @@ def main():
         tune_alone(loop, flags.autoccl, world)
         groups["autoccl"] = make_group(table=flags.autoccl)
     if flags.online:
-        groups["online"], tuned_in["online"] = tune_online(loop, flags.online, flags.online_iterations)
+        groups["online"], iterations, mean = tune_online(
+            loop, flags.online, flags.online_iterations, flags.online_loss, flags.cupti)
+        tuning["online"] = {"tuned_in_iterations": iterations, "tuning_iteration_us": round(mean, 1)}
     for name, _, path in (text.partition("=") for text in flags.table):
         groups[name] = make_group(table=path)
 
@@ -305,7 +318,7 @@ def main():
                "compute_us": spread(compute), "compute_alone_us": round(compute_alone, 1),
                "slowdown": round(statistics.median(compute) / compute_alone, 4), "exposed_us": spread(exposed),
                "communication_alone_us": spread(slowest(alone[name])),
-               **({"tuned_in_iterations": tuned_in[name]} if name in tuned_in else {}),
+               **tuning.get(name, {}),
                "nccl": ".".join(map(str, torch.cuda.nccl.version())), "torch": torch.__version__}
         rows.append(row)
         if dist.get_rank() == 0:

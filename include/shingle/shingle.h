@@ -165,6 +165,7 @@ typedef enum shingle_dtype {
   SHINGLE_F32 = 0,
   SHINGLE_BF16 = 1,
   SHINGLE_F16 = 2,
+  SHINGLE_I32 = 3,  ///< of indices and counts; no operator is of this type
 } shingle_dtype;
 
 typedef enum shingle_row_order {
@@ -215,12 +216,17 @@ typedef struct shingle_operator {
   int32_t experts;
   int32_t topk;         ///< the same: experts of a token
   int32_t returns_lse;  ///< 1, allgather+attention: SHINGLE_OUT_LSE is an output too
-  /// 1, reducescatter and allreduce: SHINGLE_OUT is SHINGLE_F32, whatever dtype is. The ranks' values travel
-  /// in dtype, and their sum in fp32 is not rounded.
-  int32_t f32_sums;
+  /// alltoall+grouped-gemm, grouped-gemm+alltoall, moe: not 0 if the device routes by SHINGLE_TOPK_IDS, so
+  /// that a call has no routing. An expert then takes at most so many rows of the tokens of one rank; calls
+  /// with a smaller m need at most m · topk.
+  int32_t capacity;
   double scale;    ///< reducescatter and allreduce: factor of the sum, such as 1 / ranks; 0: 1
   int64_t m_step;  ///< every m of a call is a multiple of it; 0: 1. A multiple of the ranks saves staging
                    ///< memory of collectives, as no shard is short
+  /// 1, reducescatter and allreduce: SHINGLE_OUT is SHINGLE_F32, whatever dtype is. The ranks' values travel
+  /// in dtype, and their sum in fp32 is not rounded.
+  int32_t f32_sums;
+  int32_t reserved;  ///< 0
 } shingle_operator;
 
 /// Declares an operator and returns its number: 0, 1, … Collective: all ranks declare the same operators in
@@ -234,7 +240,9 @@ SHINGLE_API shingle_status shingle_context_declare(shingle_context* context, con
 // ---- Calls
 
 /// Meaning of a matrix, with its shape as stored. `rows_a` and `rows_out` are the rows of A and of the output
-/// on the rank: m, or the rank's shard of m, or the rows that the routing sends or brings.
+/// on the rank: m, or the rank's shard of m, or the rows that the routing sends or brings. With a capacity, a
+/// rank's matrices of tokens have as many rows as it has tokens, at most m; rows by expert are ranks ·
+/// capacity for each of the rank's experts.
 typedef enum shingle_role {
   SHINGLE_A = 0,  ///< rows_a×k, or k×rows_a with transpose_a; attention: the queries
   SHINGLE_B = 1,  ///< k×n, or n×k with transpose_b; with SHINGLE_DOWN: n is inner, or 2 · inner for swiglu
@@ -259,6 +267,15 @@ typedef enum shingle_role {
   /// allgather+attention with returns_lse: rows_out×heads of SHINGLE_F32, the log-sum-exp of the scaled
   /// scores. attention-backward takes it as SHINGLE_LSE.
   SHINGLE_OUT_LSE = 16,
+  /// Experts with a capacity: tokens×topk of SHINGLE_I32, the expert of each choice; -1: none.
+  SHINGLE_TOPK_IDS = 17,
+  /// Experts with a capacity: 1×2 of SHINGLE_I32, an output. How many choices of the rank's tokens found no
+  /// room with their expert, and how many ids are neither an expert nor -1. Both add nothing to a result.
+  SHINGLE_DROPPED = 18,
+  /// alltoall+grouped-gemm with a capacity: ranks × the rank's experts of SHINGLE_I32, an output. How many
+  /// rows of SHINGLE_OUT each expert has from each rank. Those of expert e from rank s begin at row
+  /// (e · ranks + s) · capacity; the rows behind them are not written.
+  SHINGLE_COUNTS = 19,
 } shingle_role;
 
 /// A matrix of a rank, in memory that the rank's device can access. Inputs are only read.
@@ -294,7 +311,8 @@ typedef struct shingle_arguments {
   /// A stream for each local rank, in ascending order of ranks (CUDA: cudaStream_t; host: ignored). NULL: the
   /// context's own streams.
   void* const* streams;
-  const shingle_routing* routing;  ///< of operators with an all-to-all or experts; NULL for all others
+  /// Of operators with an all-to-all or experts, unless they have a capacity; NULL for all others.
+  const shingle_routing* routing;
   int32_t matrix_count;
   int32_t stream_count;  ///< the number of local ranks, or 0
   /// Attention: tokens of each of the sequences that are packed along the rows, m in all, equal on all ranks.
@@ -305,7 +323,7 @@ typedef struct shingle_arguments {
 
 /// Enqueues one call of an operator and returns at once. It never communicates: ranks may be any number of
 /// calls apart. All ranks make the same calls in the same order. `m` is at most the declared one; with a
-/// routing it is 0, or the rows of the rank that sends most.
+/// routing it is 0, or the rows of the rank that sends most. With a capacity no rank has more than m tokens.
 ///
 /// SHINGLE_INVALID_ARGUMENT: m is out of range, a matrix is missing, or its shape, type or row stride is
 /// wrong; the call is then not made. SHINGLE_TIMEOUT: an earlier call has failed.
@@ -359,8 +377,8 @@ SHINGLE_API shingle_status shingle_arena_bytes_needed(const shingle_world_option
                                                       const shingle_operator* largest,
                                                       int64_t* bytes) SHINGLE_NOEXCEPT;
 /// The plan that serves calls of an operator with this m, as JSON on one line. Makes the plan if it is not
-/// ready, so that the first call finds it. Not for operators with an all-to-all, whose plans depend on the
-/// routing. The text stays valid until the next shingle_context_plan_json() of this context.
+/// ready, so that the first call finds it. Not for operators whose calls have a routing, on which their plans
+/// depend. The text stays valid until the next shingle_context_plan_json() of this context.
 SHINGLE_API shingle_status shingle_context_plan_json(shingle_context* context, int32_t op, int64_t m,
                                                      const char** json) SHINGLE_NOEXCEPT;
 /// Name of the mechanism of that plan: "sequential", "fused", … It stays valid as long as the library.

@@ -46,8 +46,10 @@ bool may_take_collnet(const CostTable& table) {
 }  // namespace
 
 Choice choice_of(const CollectiveConfig& config) {
-  Choice choice{number(config.algorithm), number(config.protocol),
-                static_cast<std::uint8_t>(std::clamp(config.channels, 0, abi::most_channels))};
+  Choice choice{
+      number(config.algorithm), number(config.protocol),
+      static_cast<std::uint8_t>(std::clamp(config.channels, 0, abi::most_channels)),
+      static_cast<std::uint32_t>(std::clamp<std::int64_t>(config.chunk_bytes, 0, most_chunk_bytes))};
   if (choice.algorithm < 0 || choice.protocol < 0) choice.algorithm = choice.protocol = -1;
   return choice;
 }
@@ -60,7 +62,9 @@ bool valid(const Choice& choice) {
   const bool own = choice.algorithm >= 0 && choice.algorithm < abi::algorithms && choice.protocol >= 0 &&
                    choice.protocol < abi::protocols;
   const bool nccls = choice.algorithm == -1 && choice.protocol == -1;
-  return (own || nccls) && choice.channels <= abi::most_channels;
+  const bool chunk = choice.chunk_bytes == 0 ||
+                     (choice.chunk_bytes >= least_chunk_bytes && choice.chunk_bytes <= most_chunk_bytes);
+  return (own || nccls) && chunk && choice.channels <= abi::most_channels;
 }
 
 bool available(const Choice& choice, const CostTable& table) {

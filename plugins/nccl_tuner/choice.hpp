@@ -14,12 +14,13 @@ namespace shingle::nccl_tuner {
 struct Choice {
   std::int8_t algorithm = -1, protocol = -1;  ///< both set or neither
   std::uint8_t channels = 0;
+  std::uint32_t chunk_bytes = 0;  ///< takes effect from version 6 of NCCL's interface
 
-  bool empty() const { return algorithm < 0 && channels == 0; }
+  bool empty() const { return algorithm < 0 && channels == 0 && chunk_bytes == 0; }
   bool operator==(const Choice&) const = default;
 };
 
-/// The part of a config that a tuner can set. Chunk size, threads and transport are not among it.
+/// The part of a config that a tuner can set. Threads and transport are not among it.
 Choice choice_of(const CollectiveConfig& config);
 
 /// The kind of a call.
@@ -60,7 +61,8 @@ inline bool valid(const Change& change) {
 /// True if NCCL can run the call with this choice.
 bool available(const Choice& choice, const CostTable& table);
 
-/// Makes NCCL take the choice. Returns false and changes nothing if it is not available.
+/// Makes NCCL take the choice, except for its chunk size. Returns false and changes nothing if it is not
+/// available.
 bool apply(const Choice& choice, const CostTable& table, int* channels);
 
 /// The choices of one communicator, by kind of call. Throws std::out_of_range for an invalid kind.

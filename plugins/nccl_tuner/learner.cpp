@@ -15,15 +15,15 @@ constexpr int resting_iterations = 64;  // iterations between two tries to get t
 
 }  // namespace
 
-Learner::Learner(Agreement& agreement, const CallHistory& calls, const Choices& known,
-                 const std::string& turn, const Log& log, Found found, Now now)
+Learner::Learner(Agreement& agreement, const CallHistory& calls, const Choices& known, const Log& log,
+                 Found found, Options options)
     : agreement_(agreement),
       calls_(calls),
       known_(known),
       log_(log),
       found_(std::move(found)),
-      now_(std::move(now)),
-      turn_(turn) {}
+      options_(std::move(options)),
+      turn_(options_.turn) {}
 
 void Learner::on_call(const Call& call, const CostTable& table) {
   if (over_) return;
@@ -32,6 +32,7 @@ void Learner::on_call(const Call& call, const CostTable& table) {
   if (event == Iteration::Event::begins) return on_begin();
   if (event == Iteration::Event::broken) {
     sampler_.restart();
+    begun_.reset();
     anew_ = true;
     resting_ = 0;
   }
@@ -49,19 +50,44 @@ void Learner::on_begin() {
     return;
   }
   if (!experiment_) return begin();
+  const auto now = options_.now();
+  if (begun_)
+    experiment_->pass(std::chrono::duration<double, std::micro>(now - *begun_).count(),
+                      current_ == experiment_->wanted() && sampler_.settled());
+  begun_ = now;
+  step(now);
+  if (experiment_ && experiment_->rests()) turn_.give_back();
+  record();
+}
+
+void Learner::step(Sampler::Clock::time_point now) {
   if (std::exchange(anew_, false) && fingerprint(iteration_.calls()) != experiment_->fingerprint())
     dropping_ = true;
   if (!agreed()) return;
   if (dropping_ && current_ == experiment_->library()) {
-    experiment_.reset();
-    turn_.give_back();
+    end_experiment();
     if (++dropped_ == most_dropped) give_up("the program has no steady iteration");
     return;
   }
   if (const auto& wanted = dropping_ ? experiment_->library() : experiment_->wanted(); wanted != current_)
     return propose(wanted);
   if (experiment_->over()) return conclude();
-  if (const auto us = sampler_.on_begin(now_()); us && !experiment_->tell(*us)) sampler_.lengthen();
+  if (const auto us = sampler_.on_begin(now); us && !experiment_->tell(*us)) sampler_.lengthen();
+}
+
+/// Records kernels while the experiment wants them.
+void Learner::record() {
+  if (!options_.recorder) return;
+  try {
+    if (experiment_ && experiment_->records())
+      options_.recorder->start();
+    else
+      options_.recorder->stop();
+  } catch (const std::exception& error) {
+    log_.warn(fmt::format("{}; computation and communication are not timed apart", error.what()));
+    if (experiment_) experiment_->without_recorder();
+    options_.recorder.reset();
+  }
 }
 
 void Learner::begin() {
@@ -73,10 +99,15 @@ void Learner::begin() {
     resting_ = kinds.empty() ? std::numeric_limits<int>::max() : resting_iterations;
     return;
   }
-  experiment_.emplace(kinds, fingerprint(iteration_.calls()));
+  experiment_.emplace(kinds, iteration_.calls(),
+                      ExperimentOptions{.limits = options_.limits,
+                                        .chunks = options_.chunks,
+                                        .recorder = options_.recorder.get(),
+                                        .take_turn = [this] { return turn_.take(); }});
   dropping_ = false;
   current_ = experiment_->library();
   sampler_ = {};
+  begun_.reset();
   ahead_ = least_ahead;
   log_.inform(fmt::format("tunes {} kinds of calls in iterations of {}", kinds.size(), iteration_.period()));
 }
@@ -106,13 +137,22 @@ void Learner::propose(const Experiment::Configs& configs) {
 }
 
 void Learner::conclude() {
-  const auto learnt = experiment_->learnt();
-  log_.inform(fmt::format("tried {} configurations: {:.1f} us an iteration, {:.1f} us with NCCL's choice",
-                          experiment_->evaluations(), experiment_->best_us(), experiment_->default_us()));
   for (const CallKind kind : experiment_->kinds()) settled_.push_back(kind);
+  const auto learnt = experiment_->learnt();
+  const std::string summary = experiment_->summary();
   experiment_.reset();
   turn_.give_back();
-  found_(learnt);
+  log_.inform(summary);
+  found_(learnt, summary);
+}
+
+/// Ends the experiment before its end.
+void Learner::end_experiment() {
+  const auto learnt = experiment_->learnt();
+  const std::string summary = experiment_->summary();
+  experiment_.reset();
+  turn_.give_back();
+  if (!learnt.empty()) found_(learnt, summary);
 }
 
 void Learner::give_up(const char* why) {
@@ -123,9 +163,8 @@ void Learner::give_up(const char* why) {
 void Learner::finish() {
   over_ = true;
   turn_.give_back();
-  if (experiment_ && !dropping_)
-    if (const auto learnt = experiment_->learnt(); !learnt.empty()) found_(learnt);
-  experiment_.reset();
+  if (experiment_) end_experiment();
+  record();
 }
 
 }  // namespace shingle::nccl_tuner

@@ -1,9 +1,11 @@
 // Tunes while the program runs, on the leader of a communicator. It proposes configurations to all ranks and
-// times the program's iterations with the host's clock. A plugin can observe nothing else, and the iteration
-// time is what the user cares about. In a steady state, host iterations take as long as device iterations.
+// times the program's iterations with the host's clock: this time is what the user cares about. In a steady
+// state, host iterations take as long as device iterations. A recorder of kernels also tells the times of
+// computation and of each collective.
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,22 +21,33 @@ namespace shingle::nccl_tuner {
 
 class Learner {
  public:
-  /// Called at an experiment's end.
-  using Found = std::function<void(const std::vector<Learnt>&)>;
+  /// Called at an experiment's end with its result, and a sentence about it.
+  using Found = std::function<void(const std::vector<Learnt>&, const std::string& summary)>;
 
   using Now = std::function<Sampler::Clock::time_point()>;
 
-  /// Skips kinds of calls for which `known` has choices. `turn` names the turn to wait for.
-  Learner(Agreement& agreement, const CallHistory& calls, const Choices& known, const std::string& turn,
-          const Log& log, Found found, Now now = &Sampler::Clock::now);
+  struct Options {
+    std::string turn;  ///< name of the turn to wait for
+    Limits limits{};
+    bool chunks = false;                         ///< NCCL asks for chunk sizes
+    std::unique_ptr<KernelRecorder> recorder{};  ///< null: nothing times computation and communication apart
+    Now now = &Sampler::Clock::now;
+  };
+
+  /// Skips kinds of calls for which `known` has choices.
+  Learner(Agreement& agreement, const CallHistory& calls, const Choices& known, const Log& log, Found found,
+          Options options);
 
   /// Called at each call, after agreed choices were applied, with NCCL's unmodified cost table.
   void on_call(const Call& call, const CostTable& table);
-  /// Ends tuning. The running experiment's best result so far counts.
+  /// Ends tuning. What the running experiment has confirmed counts.
   void finish();
 
  private:
   void on_begin();
+  void step(Sampler::Clock::time_point now);
+  void record();
+  void end_experiment();
   void retreat();
   void begin();
   bool agreed();
@@ -47,7 +60,7 @@ class Learner {
   const Choices known_;
   const Log log_;
   const Found found_;
-  const Now now_;
+  Options options_;
   Iteration iteration_;
   Turn turn_;
   bool over_ = false;
@@ -62,6 +75,7 @@ class Learner {
   std::uint64_t ahead_ = 0;                 // calls from a proposal until it takes effect
   int refused_ = 0;                         // consecutive proposals that some rank saw too late
   Sampler sampler_;
+  std::optional<Sampler::Clock::time_point> begun_;  // when the last iteration began, if without a pause
 };
 
 }  // namespace shingle::nccl_tuner

@@ -27,6 +27,7 @@ std::string packed(const Message& message) {
     const auto& [kind, choice] = message.change[i];
     bytes.number(kind.collective).number(kind.size_class);
     bytes.number(choice.algorithm).number(choice.protocol).number(choice.channels);
+    bytes.number(choice.chunk_bytes);
   }
   return bytes.take();
 }
@@ -50,6 +51,7 @@ std::optional<Message> parse_message(std::string_view bytes) {
     choice.algorithm = parser.number<std::int8_t>();
     choice.protocol = parser.number<std::int8_t>();
     choice.channels = parser.number<std::uint8_t>();
+    choice.chunk_bytes = parser.number<std::uint32_t>();
   }
   return parser.complete() && is_sound(message) ? std::optional(message) : std::nullopt;
 }

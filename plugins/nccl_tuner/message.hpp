@@ -22,7 +22,7 @@ struct Message {
   std::array<Change, most_changes> change{};
 };
 
-inline constexpr std::size_t most_message_bytes = 1 + 4 * 8 + 4 + most_changes * 5;
+inline constexpr std::size_t most_message_bytes = 1 + 4 * 8 + 4 + most_changes * 9;
 
 std::string packed(const Message& message);
 /// Nothing if the bytes are not a message, or not one that a rank sends. Such messages have invalid kinds of

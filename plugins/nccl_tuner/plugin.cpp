@@ -1,4 +1,4 @@
-// NCCL's entry points: two tables of functions that let neither exceptions nor errors out.
+// NCCL's entry points: three tables of functions that let neither exceptions nor errors out.
 #include <algorithm>
 
 #include "abi.hpp"
@@ -14,14 +14,15 @@ Tuner* make_tuner(const Communicator& communicator, abi::Logger logger) noexcept
   return nullptr;
 }
 
-int init_v5(void** context, std::uint64_t communicator_id, std::size_t ranks, std::size_t nodes,
-            abi::Logger logger, abi::NvlinkDomains*, abi::Constants*) {
-  *context = make_tuner({communicator_id, ranks, nodes}, logger);
+template <int interface>
+int init(void** context, std::uint64_t communicator_id, std::size_t ranks, std::size_t nodes,
+         abi::Logger logger, abi::NvlinkDomains*, abi::Constants*) {
+  *context = make_tuner({communicator_id, ranks, nodes, interface}, logger);
   return abi::success;
 }
 
 int init_v4(std::size_t ranks, std::size_t nodes, abi::Logger logger, void** context) {
-  *context = make_tuner({std::nullopt, ranks, nodes}, logger);
+  *context = make_tuner({std::nullopt, ranks, nodes, 4}, logger);
   return abi::success;
 }
 
@@ -36,6 +37,14 @@ int get_coll_info(void* context, int function, std::size_t bytes, int operations
   return abi::success;
 }
 
+int get_chunk_size(void* context, int function, std::size_t /*bytes*/, int algorithm, int protocol,
+                   int /*channels*/, std::size_t* chunk_bytes) {
+  if (context == nullptr || chunk_bytes == nullptr) return abi::success;
+  const auto bytes = static_cast<Tuner*>(context)->chunk_bytes(function, algorithm, protocol);
+  if (bytes > 0) *chunk_bytes = bytes;
+  return abi::success;
+}
+
 int finalize(void* context) {
   delete static_cast<Tuner*>(context);
   return abi::success;
@@ -47,6 +56,8 @@ int finalize(void* context) {
 // NCCL looks these names up.
 extern "C" {
 using namespace shingle::nccl_tuner;
-[[gnu::visibility("default")]] abi::TunerV5 ncclTunerPlugin_v5{"Shingle", init_v5, get_coll_info, finalize};
+[[gnu::visibility("default")]] abi::TunerV6 ncclTunerPlugin_v6{"Shingle", init<6>, get_coll_info, finalize,
+                                                               get_chunk_size};
+[[gnu::visibility("default")]] abi::TunerV5 ncclTunerPlugin_v5{"Shingle", init<5>, get_coll_info, finalize};
 [[gnu::visibility("default")]] abi::TunerV4 ncclTunerPlugin_v4{"Shingle", init_v4, get_coll_info, finalize};
 }

@@ -16,7 +16,7 @@ namespace shingle::nccl_tuner {
 
 /// Fresh memory is all zeros. The file has this struct's size.
 struct Shared {
-  static constexpr std::uint32_t layout = 0x53480001;  // change it with this struct
+  static constexpr std::uint32_t layout = 0x53480002;  // change it with this struct
   static constexpr std::uint32_t most_ranks = 1024;
   enum Verdict : std::uint32_t { forming, complete, abandoned };
 

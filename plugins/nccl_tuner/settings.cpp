@@ -33,6 +33,16 @@ net::Address parse_address(const char* name, const std::string& text) {
   return address;
 }
 
+/// A number of a variable that is set.
+template <class Number>
+Number parse_number(const char* name, const std::string& text, Number least, Number most) {
+  Number value{};
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || rest != text.data() + text.size() || !(value >= least) || value > most)
+    throw InvalidArgument(fmt::format("{}: '{}' is not a number from {} to {}", name, text, least, most));
+  return value;
+}
+
 }  // namespace
 
 Settings settings_from_environment() {
@@ -55,6 +65,13 @@ Settings settings_from_environment() {
   constexpr const char* rendezvous = "SHINGLE_TUNER_RENDEZVOUS";
   if (const std::string text = variable(rendezvous); !text.empty())
     settings.rendezvous = parse_address(rendezvous, text);
+  constexpr const char* loss = "SHINGLE_TUNER_LOSS";
+  if (const std::string text = variable(loss); !text.empty())
+    settings.limits.loss = parse_number(loss, text, 1e-4, 1.0);
+  constexpr const char* iterations = "SHINGLE_TUNER_ITERATIONS";
+  if (const std::string text = variable(iterations); !text.empty())
+    settings.limits.iterations = parse_number(iterations, text, 1, 1 << 30);
+  settings.cupti = variable("SHINGLE_TUNER_CUPTI");
   return settings;
 }
 

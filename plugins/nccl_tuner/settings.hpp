@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "loss_account.hpp"
 #include "net/socket.hpp"
 
 namespace shingle::nccl_tuner {
@@ -19,6 +20,11 @@ struct Settings {
   std::string turn;
   /// SHINGLE_TUNER_RENDEZVOUS: where the ranks of a communicator of several hosts meet. Empty: nowhere.
   std::optional<net::Address> rendezvous;
+  /// SHINGLE_TUNER_LOSS and SHINGLE_TUNER_ITERATIONS: bounds of online tuning.
+  Limits limits;
+  /// SHINGLE_TUNER_CUPTI: CUPTI's library, which times computation and communication apart. Empty: nothing
+  /// does.
+  std::string cupti;
 };
 
 /// Throws InvalidArgument that names the variable.

@@ -83,7 +83,7 @@ std::optional<net::Socket> try_to_listen(const net::Address& address) {
 Star::Star(net::Address address, net::Token token, std::uint64_t communicator_id, std::uint32_t ranks,
            const Credentials& credentials, std::chrono::microseconds deadline)
     : address_(std::move(address)),
-      meeting_{"shingle tuner 1", std::move(token)},
+      meeting_{"shingle tuner 2", std::move(token)},
       communicator_id_(communicator_id),
       ranks_(ranks),
       credentials_(credentials),

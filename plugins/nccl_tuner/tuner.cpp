@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/file.hpp"
+#include "cupti.hpp"
 #include "segment.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/base/units.hpp"
@@ -30,10 +31,10 @@ std::uint64_t ordinal_of(std::uint64_t communicator_id) {
   return seen.size() - 1;
 }
 
-/// FNV-1a; 0 means no table.
-std::uint64_t hash_of(const TunedTable& table) {
+/// FNV-1a of what a rank does with the table; 0 means no table. Only some interfaces serve chunk sizes.
+std::uint64_t hash_of(const TunedTable& table, int interface) {
   if (table.entries.empty()) return 0;
-  std::uint64_t hash = 0xcbf29ce484222325u;
+  std::uint64_t hash = 0xcbf29ce484222325u + static_cast<std::uint64_t>(interface);
   for (const char c : to_json(table)) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
   return std::max<std::uint64_t>(hash, 1);
 }
@@ -70,16 +71,21 @@ void Tuner::start() {
     return take(table, false);
   }
   ordinal_ = ordinal_of(*communicator_.id);
-  auto meeting = meet({hash_of(table), ordinal_, settings_.learn.empty() ? 0u : 1u});
+  const auto interface = static_cast<std::uint64_t>(communicator_.interface);
+  auto meeting =
+      meet({hash_of(table, communicator_.interface), ordinal_, settings_.learn.empty() ? 0u : interface});
   if (!meeting->complete())
     throw Error(fmt::format("not all {} ranks of a communicator loaded this plugin within {}{}",
                             communicator_.ranks, format_us(static_cast<double>(settings_.deadline.count())),
                             meeting->trouble()));
   const std::uint32_t found = meeting->differences();
-  if ((found & Difference::tables) != 0) throw Error("ranks of a communicator have different tables");
+  if ((found & Difference::tables) != 0)
+    throw Error("ranks of a communicator have different tables or versions of NCCL");
   take(table, (found & Difference::communicators) == 0);
   if ((found & Difference::modes) != 0)
-    log_.warn("does not tune online: SHINGLE_TUNER_LEARN is not set for all ranks");
+    log_.warn(
+        "does not tune online: SHINGLE_TUNER_LEARN is not set for all ranks, or they have different "
+        "versions of NCCL");
   else if (!settings_.learn.empty())
     go_online(std::move(meeting));
 }
@@ -116,6 +122,8 @@ void Tuner::take(const TunedTable& table, bool with_communicators) {
       if (own && (!with_communicators || std::cmp_not_equal(*key.communicator, ordinal_))) continue;
       choices_.at({static_cast<std::uint8_t>(key.collective), static_cast<std::uint8_t>(key.size_class)}) =
           choice_of(entry.config);
+      if (entry.config.chunk_bytes > 0 && !communicator_.asks_chunks())
+        log_.inform("chunk sizes of the table need NCCL 2.30, or shingle tune --nccl-env");
     }
   }
 }
@@ -123,12 +131,29 @@ void Tuner::take(const TunedTable& table, bool with_communicators) {
 /// Starts online tuning. On failure, ranks never agree on changes, and all keep their choices.
 void Tuner::go_online(std::unique_ptr<Meeting> meeting) noexcept try {
   online_ = std::make_unique<Online>(std::move(meeting));
-  if (online_->meeting->leads())
-    online_->learner.emplace(online_->meeting->agreement(), online_->calls, choices_, settings_.turn, log_,
-                             [this](const std::vector<Learnt>& learnt) { save(learnt); });
+  if (!online_->meeting->leads()) return;
+  const auto found = [this](const std::vector<Learnt>& learnt, const std::string& summary) {
+    save(learnt, summary);
+  };
+  online_->learner.emplace(online_->meeting->agreement(), online_->calls, choices_, log_, found,
+                           Learner::Options{.turn = settings_.turn,
+                                            .limits = settings_.limits,
+                                            .chunks = communicator_.asks_chunks(),
+                                            .recorder = make_recorder()});
 } catch (...) {
   online_.reset();
   log_.inform("out of memory: does not tune online");
+}
+
+/// Without CUPTI the search knows the time of an iteration alone.
+std::unique_ptr<KernelRecorder> Tuner::make_recorder() {
+  if (settings_.cupti.empty()) return nullptr;
+  try {
+    return make_cupti_recorder(settings_.cupti);
+  } catch (const Error& error) {
+    log_.warn(fmt::format("{}; computation and communication are not timed apart", error.what()));
+    return nullptr;
+  }
 }
 
 /// Errors never end the program: current choices stay, and learning ends.
@@ -136,7 +161,9 @@ void Tuner::on_call(const Call& call, const CostTable& table, int* channels) noe
   if (online_) agree(call, table);
   if (call.collective >= nccl_collectives) return;
   const Choice& choice = choices_.at(call.kind());
-  if (!choice.empty() && !apply(choice, table, channels)) refuse(call);
+  const bool applied = choice.empty() || apply(choice, table, channels);
+  chunks_.on_call(call.collective, applied ? choice : Choice{});
+  if (!applied) refuse(call);
 } catch (const std::exception& error) {
   stop(error.what());
 } catch (...) {
@@ -181,14 +208,15 @@ void Tuner::refuse(const Call& call) noexcept try {
 }
 
 /// Adds to results of other communicators and earlier programs. If there are none and no table exists, writes
-/// an empty table, which shows that the search is over.
-void Tuner::save(const std::vector<Learnt>& learnt) {
+/// an empty table that says why.
+void Tuner::save(const std::vector<Learnt>& learnt, const std::string& summary) {
   try {
     const tuning::FileLock lock(settings_.learn + ".lock", std::chrono::seconds(1));
     const bool known = std::filesystem::exists(settings_.learn);
     if (known && learnt.empty()) return;
     TunedTable table;
     if (known) table = read_tuned_table(settings_.learn);
+    table.why = learnt.empty() ? summary : "";
     for (const Learnt& found : learnt)
       store(table, {.key = {.collective = static_cast<NcclCollective>(found.kind.collective),
                             .size_class = found.kind.size_class,

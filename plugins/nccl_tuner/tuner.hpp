@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "call_history.hpp"
+#include "group_chunks.hpp"
 #include "learner.hpp"
 #include "meeting.hpp"
 #include "settings.hpp"
@@ -20,6 +21,9 @@ namespace shingle::nccl_tuner {
 struct Communicator {
   std::optional<std::uint64_t> id;  ///< the same on all of its ranks; absent before NCCL 2.28
   std::uint64_t ranks = 0, nodes = 0;
+  int interface = 5;  ///< version of NCCL's interface; from 6 on it asks for chunk sizes
+
+  bool asks_chunks() const { return interface >= 6; }
 };
 
 class Tuner {
@@ -32,6 +36,10 @@ class Tuner {
 
   /// Sets the choice for a call, if there is one.
   void on_call(const Call& call, const CostTable& table, int* channels) noexcept;
+  /// The chunk size in bytes of a part of a call that was made last; 0: NCCL's own.
+  std::uint32_t chunk_bytes(int collective, int algorithm, int protocol) noexcept {
+    return chunks_.of(collective, algorithm, protocol);
+  }
 
  private:
   /// State of ranks that agree on changes.
@@ -52,7 +60,8 @@ class Tuner {
   void learn(const Call& call, const CostTable& table) noexcept;
   void stop(std::string_view why) noexcept;
   void warn_of_end(std::string_view why) noexcept;
-  void save(const std::vector<Learnt>& learnt);
+  std::unique_ptr<KernelRecorder> make_recorder();
+  void save(const std::vector<Learnt>& learnt, const std::string& summary);
   void refuse(const Call& call) noexcept;
 
   const Communicator communicator_;
@@ -60,6 +69,7 @@ class Tuner {
   Settings settings_;
   std::uint64_t ordinal_ = 0;
   Choices choices_;
+  GroupChunks chunks_;
   std::unique_ptr<Online> online_;
   std::array<bool, nccl_collectives> refused_{};  // the refusal has been logged
 };

@@ -25,11 +25,11 @@ STATUS_ERRORS = {
     8: errors.OutOfMemory,
     9: errors.InternalError,
 }
-DTYPES = {"f32": 0, "bf16": 1, "f16": 2}
+DTYPES = {"f32": 0, "bf16": 1, "f16": 2, "i32": 3}
 ROLES = {
     "a": 0, "b": 1, "bias": 2, "residual": 3, "norm_weight": 4, "keys": 5, "values": 6, "down": 7, "out": 8, "sum": 9,
     "grad": 10, "attended": 11, "lse": 12, "keys_grad": 13, "values_grad": 14,
-    "topk_weights": 15, "out_lse": 16,
+    "topk_weights": 15, "out_lse": 16, "topk_ids": 17, "dropped": 18, "counts": 19,
 }  # fmt: skip
 
 Allgather = ctypes.CFUNCTYPE(ctypes.c_int, c_void_p, c_void_p, c_void_p, c_size_t)
@@ -100,9 +100,11 @@ class Operator(Struct):
         ("experts", c_int32),
         ("topk", c_int32),
         ("returns_lse", c_int32),
-        ("f32_sums", c_int32),
+        ("capacity", c_int32),
         ("scale", c_double),
         ("m_step", c_int64),
+        ("f32_sums", c_int32),
+        ("reserved", c_int32),
     ]
 
 

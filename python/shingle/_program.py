@@ -34,7 +34,8 @@ LAUNCHER_RANKS = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"}
 
 #: Flags of what the program prints and draws, which functions set themselves.
 OUTPUT_FLAGS = {
-    "critical_path", "format", "html", "lowered", "nccl_env", "out", "rank", "steps", "svg", "timeline", "trace",
+    "critical_path", "format", "html", "lowered", "nccl", "nccl_env", "out", "rank", "steps", "svg", "timeline",
+    "trace",
 }  # fmt: skip
 
 NOTE = "shingle: note: "  #: begins a line for the user that is no failure

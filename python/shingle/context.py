@@ -16,6 +16,11 @@ import threading
 
 from . import _abi
 
+DTYPES = ("f32", "bf16", "f16")  # of operators
+# Types of the matrices that are not of the operator's type.
+OTHER_DTYPES = {
+    "lse": "f32", "out_lse": "f32", "topk_weights": "f32", "topk_ids": "i32", "dropped": "i32", "counts": "i32",
+}  # fmt: skip
 WORD = ctypes.sizeof(ctypes.c_int64)
 DATA, ROWS, ROW_STRIDE = (
     getattr(_abi.Matrix, field).offset // WORD for field in ("data", "rows", "row_stride")
@@ -121,12 +126,12 @@ class Context:
 
         op: "gemm+allreduce", … dtype: "f32", "bf16" or "f16". mechanism: with params, as "ring slices=2"; None: that of
         the context. The other fields are those of shingle_operator: n, k, inner, norm_epsilon, transpose_a,
-        transpose_b, bias, norm, residual, heads, kv_heads, head_dim, causal, returns_lse, experts, topk, f32_sums,
-        scale, m_step, … Collective: all ranks declare the same operators in the same order. Raises InvalidArgument or
-        Unsupported.
+        transpose_b, bias, norm, residual, heads, kv_heads, head_dim, causal, returns_lse, experts, topk, capacity,
+        scale, m_step, f32_sums, … Collective: all ranks declare the same operators in the same order. Raises
+        InvalidArgument or Unsupported.
         """
-        if dtype not in _abi.DTYPES:
-            raise _abi.errors.InvalidArgument(f"dtype = {dtype!r} must be one of {', '.join(_abi.DTYPES)}")
+        if dtype not in DTYPES:
+            raise _abi.errors.InvalidArgument(f"dtype = {dtype!r} must be one of {', '.join(DTYPES)}")
         largest = _abi.Operator(
             op=_abi.encoded(op), m=m, dtype=_abi.DTYPES[dtype], activation=_abi.encoded(activation),
             mechanism=_abi.encoded(mechanism), **fields,
@@ -203,7 +208,8 @@ class Operator:
 
         role: "a", "b", "bias", "residual", "norm_weight", "keys", "values", "down", "out" or "sum";
         of attention-backward also "grad", "attended", "lse", "keys_grad" and "values_grad"; of allgather+attention with
-        returns_lse also "out_lse"; of experts "topk_weights".
+        returns_lse also "out_lse"; of experts "topk_weights", with a capacity also "topk_ids", "dropped" and, of
+        alltoall+grouped-gemm, "counts".
         """
         return Call(self, matrices, streams)
 
@@ -237,8 +243,8 @@ class Call:
         self.matrices = (_abi.Matrix * len(matrices))()
         for at, (rank, role) in zip(self.matrices, matrices):
             at.struct_size = ctypes.sizeof(_abi.Matrix)
-            is_f32 = role in ("lse", "out_lse", "topk_weights") or (role == "out" and largest.f32_sums)
-            at.dtype = _abi.DTYPES["f32"] if is_f32 else largest.dtype
+            other = "f32" if role == "out" and largest.f32_sums else OTHER_DTYPES.get(role)
+            at.dtype = _abi.DTYPES[other] if other else largest.dtype
             at.rank, at.role, at.cols = rank, _abi.ROLES[role], columns(largest, role, op.context.world.size)
         # Calls write into the structs as words: setting fields costs twice as much.
         self._words = memoryview(self.matrices).cast("B").cast("q")
@@ -256,7 +262,8 @@ class Call:
         """Enqueues one call and returns at once. All ranks make the same calls in the same order.
 
         matrices: (address, rows as stored, elements from a row to the next or 0 if dense) of each prepared matrix.
-        streams: a cudaStream_t for each local rank. routing: a Routing, for operators with an all-to-all; m is then 0.
+        streams: a cudaStream_t for each local rank. routing: a Routing, for operators with an all-to-all or experts and
+        without a capacity; m is then 0. With a capacity, a rank's matrices of tokens may have fewer than m rows.
         lengths: tuple of the tokens of each sequence of an attention, m in all; None: one sequence. Each new one makes a
         plan. Raises InvalidArgument if a matrix does not fit; the call is then not made. Raises Timeout if an earlier
         call has failed.
@@ -331,8 +338,12 @@ def columns(largest, role, ranks):
         raise _abi.errors.Unsupported("transpose_a: the columns of A are the m of a call; not supported from Python")
     if role in ("lse", "out_lse"):
         return largest.heads
-    if role == "topk_weights":
+    if role in ("topk_weights", "topk_ids"):
         return largest.topk
+    if role == "dropped":
+        return 2
+    if role == "counts":
+        return largest.experts // ranks
     if role in ("keys", "values", "keys_grad", "values_grad"):
         return largest.kv_heads * largest.head_dim // (ranks if largest.op == b"attention+reducescatter" else 1)
     return {"a": largest.k, "bias": b_cols}.get(role, out)

@@ -29,14 +29,14 @@ def grouped_mm(record):
 
 @table("experts", "h200x2/experts")
 def experts(record):
-    """Times in PyTorch and by each mechanism in microseconds, and the speed-up of the fastest."""
+    """Times in PyTorch and by two mechanisms in microseconds, and the speed-up of the faster one."""
     rows = []
     for model in values_of(record, "model"):
         for op in values_of(record, "op"):
             cells = []
             for tokens in values_of(record, "tokens"):
                 of = {row["timed"]: row for row in pick(record, model=model, op=op, tokens=tokens, routing="uniform")}
-                times_us = [us(of[way]) for way in ("torch", "sequential", "chunked", "fused")]
+                times_us = [us(of[way]) for way in ("torch", "sequential", "fused")]
                 cells.append(f"{', '.join(f'{time:.0f}' for time in times_us)}; {times_us[0] / min(times_us[1:]):.2f}")
             rows.append([f"{model}, {op}", *cells])
     return ["", *(f"{tokens} tokens" for tokens in values_of(record, "tokens"))], rows

@@ -6,15 +6,28 @@ from .common import one, pick, short, table, us
 @table("co-tuning-cost", "predicted/co_tuning_a40x8-nvlink")
 def co_tuning_cost(record):
     rows = [one(record, collectives=count) for count in (1, 2, 4, 8, 16)]
-    configurations = 96
-    every = [configurations ** int(row["collectives"]) for row in rows]
+    every = [float(row["configurations"]) ** int(row["collectives"]) for row in rows]
     return ["collectives", *(row["collectives"] for row in rows)], [
         ["configurations measured", *(row["evaluations"] for row in rows)],
         ["`autoccl`", *(row["autoccl_evaluations"] for row in rows)],
         [
             "all",
-            *(str(count) if count < 1e6 else f"{count:.1e}".replace("e+0", "e").replace("e+", "e") for count in every),
+            *(f"{n:.0f}" if n < 1e6 else f"{n:.1e}".replace("e+0", "e").replace("e+", "e") for n in every),
         ],
+    ]
+
+
+@table("co-tuning-gain", "predicted/co_tuning_gain_a40x8-nvlink")
+def co_tuning_gain(record):
+    slowdowns = list(dict.fromkeys(row["slowed_by"] for row in record.rows))
+    ratios = list(dict.fromkeys(row["over_computation"] for row in record.rows))
+
+    def gain(slowdown, ratio):
+        row = one(record, slowed_by=slowdown, over_computation=ratio)
+        return f"{us(row, 'library_us') / us(row, 'us'):.2f}"
+
+    return ["slowed by", *(f"{float(ratio):g}" for ratio in ratios)], [
+        [f"{100 * (float(slowdown) - 1):.0f}%", *(gain(slowdown, ratio) for ratio in ratios)] for slowdown in slowdowns
     ]
 
 

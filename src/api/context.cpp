@@ -24,10 +24,9 @@
 namespace shingle {
 namespace {
 
-/// The problem with another number of rows.
-Problem with_m(Problem problem, std::int64_t m) {
-  problem.m = m;
-  return problem;
+/// True if each call of the problem brings a routing.
+bool needs_routing(const Problem& problem) {
+  return problem.traits().routes() && !problem.has_slots();
 }
 
 /// The attention to sequences of these lengths. One sequence is an attention without lengths.
@@ -137,7 +136,7 @@ struct Context::State {
     const auto found = chosen.find({op, upper});
     if (found != chosen.end()) return found->second;
     const Problem& largest = find(op);
-    const Problem typical = problem.routing ? problem : with_m(largest, std::min(upper, largest.m));
+    const Problem typical = needs_routing(problem) ? problem : with_m(largest, std::min(upper, largest.m));
     ChooseOptions quick;
     quick.tune.passes = 0;
     quick.tune.refuses = [this](const Plan& plan) { return why_unfit(plan); };
@@ -211,7 +210,7 @@ struct Context::State {
 
   void require_rows(int op, std::int64_t m) const {
     const Problem& largest = find(op);
-    if (largest.traits().routes())
+    if (needs_routing(largest))
       throw InvalidArgument(
           fmt::format("operator {} ({}) exchanges rows: a call needs a routing", op, name(largest.op)));
     if (m < 1 || m > largest.m)
@@ -236,9 +235,10 @@ struct Context::State {
 
   Problem routed(int op, std::shared_ptr<const Routing> routing) const {
     const Problem& largest = find(op);
-    if (!largest.traits().routes())
-      throw InvalidArgument(fmt::format(
-          "operator {} ({}) exchanges no rows: a call needs an m, not a routing", op, name(largest.op)));
+    if (!needs_routing(largest))
+      throw InvalidArgument(fmt::format("operator {} ({}) {}: a call needs an m, not a routing", op,
+                                        name(largest.op),
+                                        largest.has_slots() ? "routes on the device" : "exchanges no rows"));
     if (!routing) throw InvalidArgument("the routing of the call is null");
     Problem problem = with_routing(largest, std::move(routing));
     if (problem.m > largest.m)
@@ -259,17 +259,20 @@ struct Context::State {
     for (const auto& [rank, role, matrix] : arguments) {
       const auto wanted = std::ranges::find_if(
           serving.wanted, [&](const ReadyPlan::Wanted& at) { return at.rank == rank && at.role == role; });
+      std::int64_t fewer = -1;  // rows, if they are fewer than the plan's
       // The common case costs no allocation; otherwise require_fits() finds the words.
       if (wanted == serving.wanted.end() || matrix.shape != wanted->shape ||
           matrix.dtype != dtype_of(serving.problem, role) || matrix.row_stride != 0 ||
           (matrix.data == nullptr && wanted->shape.elements() > 0)) {
         if (std::ranges::find(ranks, rank) == ranks.end())
           throw InvalidArgument(fmt::format("rank {} is not a rank of this process", rank), rank);
-        require_fits(serving.problem, rank, role, matrix);
+        require_fits(serving.problem, rank, role, matrix, true);
+        if (matrix.shape.rows < wanted->shape.rows) fewer = matrix.shape.rows;
       }
       if (given(rank, role)) throw wrong_matrix(rank, role, "given twice");
-      matrices.push_back({rank, role, {matrix.data, matrix.row_stride}});
+      matrices.push_back({rank, role, {matrix.data, matrix.row_stride, fewer}});
     }
+    require_same_tokens(serving.problem, matrices);
     for (const ReadyPlan::Wanted& at : serving.wanted)
       if (matrices.size() < serving.wanted.size() && !given(at.rank, at.role))
         throw wrong_matrix(at.rank, at.role, "not given");
@@ -303,7 +306,7 @@ struct Context::State {
       if (Result<Plan> plan = chosen_plan(op, problem)) plans.push_back(std::move(plan).value());
     };
     add(largest);
-    for (std::int64_t m = m_step; !largest.routing && m < largest.m; m *= 2) add(with_m(largest, m));
+    for (std::int64_t m = m_step; !needs_routing(largest) && m < largest.m; m *= 2) add(with_m(largest, m));
     return plans;
   }
 
@@ -325,7 +328,7 @@ struct Context::State {
     operators.push_back({largest, std::move(params), m_step});
     try {
       const Problem worst =
-          largest.traits().routes() ? with_routing(largest, all_to_first(largest)) : largest;
+          needs_routing(largest) ? with_routing(largest, all_to_first(largest)) : with_m(largest, largest.m);
       const std::vector<Plan> typical = typical_plans(op, worst, m_step);
       std::int64_t bytes = sequential_bytes(worst, m_step);
       for (const Plan& plan : typical)

@@ -25,9 +25,12 @@ void require_role(const Work& work, int rank, Role role) {
     throw InvalidArgument(fmt::format("{} has no matrix '{}'", describe(work), name(role)), rank);
 }
 
-void require_fits(const Work& work, int rank, Role role, const MatrixView& matrix) {
+void require_fits(const Work& work, int rank, Role role, const MatrixView& matrix, bool of_call) {
   require_role(work, rank, role);
-  const Shape wanted = shape_of(work, role, rank);
+  Shape wanted = shape_of(work, role, rank);
+  const auto* const problem = std::get_if<Problem>(&work);
+  if (of_call && problem != nullptr && counts_tokens(*problem, role) && matrix.shape.rows >= 0)
+    wanted.rows = std::min(wanted.rows, matrix.shape.rows);
   if (matrix.shape != wanted || matrix.dtype != dtype_of(work, role))
     throw wrong_matrix(rank, role,
                        fmt::format("{} given, expected {} ({} elements)", text_of(matrix.shape, matrix.dtype),
@@ -38,6 +41,18 @@ void require_fits(const Work& work, int rank, Role role, const MatrixView& matri
         fmt::format("row_stride = {} given, expected 0 (densely packed) or at least its {} columns",
                     matrix.row_stride, wanted.cols));
   if (matrix.data == nullptr && wanted.elements() > 0) throw wrong_matrix(rank, role, "null given");
+}
+
+void require_same_tokens(const Problem& problem, std::span<const CallMatrix> matrices) {
+  if (!problem.has_slots()) return;
+  for (const CallMatrix& one : matrices)
+    for (const CallMatrix& ids : matrices)
+      if (ids.role == Role::topk_ids && ids.rank == one.rank && counts_tokens(problem, one.role) &&
+          ids.memory.rows != one.memory.rows)
+        throw wrong_matrix(one.rank, one.role,
+                           fmt::format("{} rows given, but topk_ids has {}",
+                                       one.memory.rows < 0 ? problem.m : one.memory.rows,
+                                       ids.memory.rows < 0 ? problem.m : ids.memory.rows));
 }
 
 }  // namespace shingle

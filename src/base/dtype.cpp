@@ -16,6 +16,8 @@ std::string_view name(DType type) {
       return "bf16";
     case DType::f16:
       return "f16";
+    case DType::i32:
+      return "i32";
   }
   return "?";
 }
@@ -35,6 +37,8 @@ double epsilon(DType type) {
       return std::ldexp(1.0, -7);
     case DType::f16:
       return std::ldexp(1.0, -10);
+    case DType::i32:
+      return 1;
   }
   return 0;
 }
@@ -64,6 +68,11 @@ void widen(DType type, const void* source, float* target, std::size_t count) {
     if (count > 0) std::memcpy(target, source, count * sizeof(float));  // an empty array may be null
     return;
   }
+  if (type == DType::i32) {
+    const auto* whole = static_cast<const std::int32_t*>(source);
+    for (std::size_t i = 0; i < count; ++i) target[i] = static_cast<float>(whole[i]);
+    return;
+  }
   const auto* half = static_cast<const std::uint16_t*>(source);
   if (type == DType::bf16) {
     for (std::size_t i = 0; i < count; ++i) target[i] = from_bf16(half[i]);
@@ -75,6 +84,11 @@ void widen(DType type, const void* source, float* target, std::size_t count) {
 void narrow(DType type, const float* source, void* target, std::size_t count) {
   if (type == DType::f32) {
     if (count > 0) std::memcpy(target, source, count * sizeof(float));  // an empty array may be null
+    return;
+  }
+  if (type == DType::i32) {
+    auto* whole = static_cast<std::int32_t*>(target);
+    for (std::size_t i = 0; i < count; ++i) whole[i] = static_cast<std::int32_t>(source[i]);
     return;
   }
   auto* half = static_cast<std::uint16_t*>(target);

@@ -43,9 +43,14 @@ bool replicated(const Problem& problem, Role role) {
 
 class RandomInputs : public Inputs {
  public:
-  RandomInputs(Work work, std::uint64_t seed) : Inputs(std::move(work)), seed_(seed) {}
+  RandomInputs(Work work, std::uint64_t seed, std::shared_ptr<const Routing> choices = {})
+      : Inputs(std::move(work)), seed_(seed), choices_(std::move(choices)) {}
 
  protected:
+  /// The elements of a row of a matrix of operands.
+  virtual void operands(int rank, Role role, std::int64_t row, std::int64_t col, std::int64_t cols,
+                        float* out) const = 0;
+
   /// State of a matrix; the element at index i is mixed(state + i · golden), mapped to a value.
   std::uint64_t state(int rank, Role role) const {
     const auto* const problem = std::get_if<Problem>(&work());
@@ -57,7 +62,24 @@ class RandomInputs : public Inputs {
   }
 
  private:
+  void row(int rank, Role role, std::int64_t row, std::int64_t col, std::int64_t cols,
+           float* out) const final {
+    if (role != Role::topk_ids) return operands(rank, role, row, col, cols, out);
+    for (std::int64_t i = 0; i < cols; ++i) out[i] = static_cast<float>(chosen(rank, row, col + i));
+  }
+  /// The expert of a token's choice; -1 for tokens that the rank does not have.
+  std::int32_t chosen(int rank, std::int64_t token, std::int64_t choice) const {
+    const Experts& experts = problem().experts;
+    if (!choices_)
+      return static_cast<std::int32_t>(
+          mixed(state(rank, Role::topk_ids) + first_index(Role::topk_ids, rank, token, choice) * golden) %
+          static_cast<std::uint64_t>(experts.count));
+    const std::int64_t tokens = choices_->rows(rank) / experts.topk;
+    return token < tokens ? choices_->dest(rank, choice * tokens + token) : -1;
+  }
+
   std::uint64_t seed_;
+  std::shared_ptr<const Routing> choices_;
 };
 
 class NormalInputs final : public RandomInputs {
@@ -86,8 +108,8 @@ class NormalInputs final : public RandomInputs {
     return 0;
   }
 
-  void row(int rank, Role role, std::int64_t row, std::int64_t col, std::int64_t cols,
-           float* out) const override {
+  void operands(int rank, Role role, std::int64_t row, std::int64_t col, std::int64_t cols,
+                float* out) const override {
     if (role == Role::lse) {
       const float middle = lse_of(rank, row);
       std::uint64_t x = state(rank, role) + first_index(role, rank, row, col) * golden;
@@ -123,7 +145,8 @@ struct Thin {
 /// have so few entries that the sums of all ranks also stay exact.
 class IntegerInputs final : public RandomInputs {
  public:
-  IntegerInputs(const Problem& problem, std::uint64_t seed) : RandomInputs(problem, seed) {
+  IntegerInputs(const Problem& problem, std::uint64_t seed, std::shared_ptr<const Routing> choices)
+      : RandomInputs(problem, seed, std::move(choices)) {
     const std::int64_t ranks = problem.traits().reduces() ? problem.world : 1;
     if (problem.traits().is_collective()) {  // dense, because no element is multiplied
       moved_ = std::clamp<std::int64_t>(exact_limit(problem) / ranks, 1, 64);
@@ -150,8 +173,8 @@ class IntegerInputs final : public RandomInputs {
     return {{each, nonzeros, ceil_div(k, nonzeros)}, each};
   }
 
-  void row(int rank, Role role, std::int64_t row, std::int64_t col, std::int64_t cols,
-           float* out) const override {
+  void operands(int rank, Role role, std::int64_t row, std::int64_t col, std::int64_t cols,
+                float* out) const override {
     const std::uint64_t base = state(rank, role);
     if ((role == Role::a && !problem().traits().is_collective()) || role == Role::down) {
       const Thin& matrix = role == Role::a ? a_ : down_;
@@ -184,7 +207,7 @@ class IntegerInputs final : public RandomInputs {
 void Inputs::read(int rank, Role role, const Area& area, double* out) const {
   std::vector<float> values(static_cast<std::size_t>(area.cols));
   const DType dtype = dtype_of(work_, role);
-  std::vector<std::uint16_t> rounded(dtype == DType::f32 ? 0 : values.size());
+  std::vector<std::uint16_t> rounded(size_bytes(dtype) == sizeof(float) ? 0 : values.size());
   for (std::int64_t r = 0; r < area.rows; ++r, out += area.cols) {
     row(rank, role, area.row + r, area.col, area.cols, values.data());
     if (!rounded.empty()) {
@@ -210,10 +233,11 @@ void Inputs::write_rows(int rank, Role role, std::int64_t first, std::int64_t ro
   }
 }
 
-std::unique_ptr<Inputs> random_inputs(const Problem& problem, std::uint64_t seed, Values values) {
+std::unique_ptr<Inputs> random_inputs(const Problem& problem, std::uint64_t seed, Values values,
+                                      std::shared_ptr<const Routing> choices) {
   if (values == Values::integers && !problem.traits().backward)
-    return std::make_unique<IntegerInputs>(problem, seed);
-  return std::make_unique<NormalInputs>(problem, seed);
+    return std::make_unique<IntegerInputs>(problem, seed, std::move(choices));
+  return std::make_unique<NormalInputs>(problem, seed, std::move(choices));
 }
 
 std::unique_ptr<Inputs> random_inputs(const Workload& workload, std::uint64_t seed) {

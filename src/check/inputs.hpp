@@ -56,9 +56,13 @@ class Inputs {
 /// size that they have in an attention. The gradients are functions of all of them.
 ///
 /// Matrices that an operator replicates, for example the bias of a sum, are the same on all ranks.
+///
+/// `choices`: what the tokens of experts with a capacity choose, as the routing of a host would say it. A
+/// rank may have fewer tokens than m. Null: every rank has m tokens, and each choice is any expert.
 enum class Values : std::uint8_t { normal, integers };
 std::unique_ptr<Inputs> random_inputs(const Problem& problem, std::uint64_t seed,
-                                      Values values = Values::normal);
+                                      Values values = Values::normal,
+                                      std::shared_ptr<const Routing> choices = {});
 /// Normal inputs of a workload.
 std::unique_ptr<Inputs> random_inputs(const Workload& workload, std::uint64_t seed);
 

@@ -1,6 +1,7 @@
 #include "reference.hpp"
 
 #include "attention_reference.hpp"
+#include "slots.hpp"
 
 #include <cblas.h>
 
@@ -217,42 +218,56 @@ std::vector<ARows> tokens_of(const Problem& p, std::span<const Routing::Row> row
   return found;
 }
 
+/// The choices of a rank's tokens [first, first + rows) that an expert takes, each with its row by expert.
+struct RoutedChoice {
+  TokenChoice of;
+  std::int64_t by_expert = 0;
+};
+std::vector<RoutedChoice> choices_of(const Inputs& inputs, int source, int expert, std::int64_t first,
+                                     std::int64_t rows) {
+  const Problem& p = inputs.problem();
+  const Routing& routing = *p.routing;
+  const std::int64_t base = routing.receive_base(expert, source);
+  std::vector<RoutedChoice> found;
+  if (p.has_slots()) {
+    const TakenChoices taken = taken_choices(inputs, source);
+    const std::vector<TokenChoice>& slots = taken.of_expert[static_cast<std::size_t>(expert)];
+    for (std::size_t slot = 0; slot < slots.size(); ++slot)
+      if (slots[slot].token >= first && slots[slot].token < first + rows)
+        found.push_back({slots[slot], base + static_cast<std::int64_t>(slot)});
+    return found;
+  }
+  for (std::int64_t choice = 0; choice < p.experts.topk; ++choice)
+    for (std::int64_t token = first; token < first + rows; ++token)
+      if (const std::int64_t routed = choice * p.out_rows(source) + token;
+          routing.dest(source, routed) == expert)
+        found.push_back({{token, choice}, base + routing.count_before(source, expert, routed)});
+  return found;
+}
+
 /// Adds the weighed products of a panel's tokens, which `source` owns. Returns their mean square.
 double add_choices(const Inputs& inputs, const Panel& panel, int source, std::vector<double>& x) {
   const Problem& p = inputs.problem();
   const Routing& routing = *p.routing;
-  const GlobalRun own = p.out_runs(source).front();
+  const std::int64_t first = panel.row - p.out_runs(source).front().global_row;
   double mean_square = 0;
-  /// A row of the panel's tokens with an expert: row by expert, token in the panel, choice.
-  struct Chosen {
-    std::int64_t by_expert, token, choice;
-  };
-  const auto add = [&](int expert, int holder, const std::vector<Chosen>& chosen) {
+  const auto add = [&](int expert, int holder, const std::vector<RoutedChoice>& chosen) {
     std::vector<ARows> rows;
-    for (const Chosen& of : chosen)
-      rows.push_back(p.traits().before ? ARows{source, panel.row - own.global_row + of.token, 1}
-                                       : ARows{holder, of.by_expert, 1});
+    for (const auto& [of, by_expert] : chosen)
+      rows.push_back(p.traits().before ? ARows{source, of.token, 1} : ARows{holder, by_expert, 1});
     std::vector<double> products(rows.size() * static_cast<std::size_t>(p.n));
     const double square = add_products(inputs, rows, holder, routing.weight_of(expert), products);
     for (std::size_t row = 0; row < chosen.size(); ++row) {
-      const auto& [by_expert, token, choice] = chosen[row];
+      const auto [token, choice] = chosen[row].of;
       double weight = 0;
-      inputs.read(source, Role::topk_weights, {panel.row - own.global_row + token, 1, choice, 1}, &weight);
+      inputs.read(source, Role::topk_weights, {token, 1, choice, 1}, &weight);
       cblas_daxpy(static_cast<int>(p.n), weight, products.data() + row * static_cast<std::size_t>(p.n), 1,
-                  x.data() + token * p.n, 1);
+                  x.data() + (token - first) * p.n, 1);
       mean_square += weight * weight * square / static_cast<double>(panel.rows);
     }
   };
   for (int expert = 0; expert < routing.experts(); ++expert) {
-    std::vector<Chosen> chosen;
-    for (std::int64_t choice = 0; choice < p.experts.topk; ++choice)
-      for (std::int64_t i = 0; i < panel.rows; ++i) {
-        const std::int64_t routed = choice * own.rows + panel.row - own.global_row + i;
-        if (routing.dest(source, routed) == expert)
-          chosen.push_back(
-              {routing.receive_base(expert, source) + routing.count_before(source, expert, routed), i,
-               choice});
-      }
+    const std::vector<RoutedChoice> chosen = choices_of(inputs, source, expert, first, panel.rows);
     for (int holder = 0; holder < p.world && !chosen.empty(); ++holder)
       if (routing.receives(holder, expert)) add(expert, holder, chosen);
   }
@@ -275,7 +290,35 @@ void cut_experts(const Problem& p, int rank, std::int64_t most_rows, std::vector
   }
 }
 
+/// Adds the panels of a rank's experts, of the rows that have a token.
+void cut_slots(const Inputs& inputs, int rank, std::int64_t most_rows, std::vector<Panel>& panels) {
+  const Problem& p = inputs.problem();
+  const Routing& routing = *p.routing;
+  for (int source = 0; source < p.world; ++source) {
+    const TakenChoices taken = taken_choices(inputs, source);
+    for (int weight = 0; weight < routing.experts_per_rank(); ++weight) {
+      const int expert = rank * routing.experts_per_rank() + weight;
+      const std::int64_t base = p.out_runs(rank).front().global_row + routing.receive_base(expert, source);
+      const std::vector<TokenChoice>& slots = taken.of_expert[static_cast<std::size_t>(expert)];
+      for (std::int64_t first = 0; first < std::ssize(slots); first += most_rows) {
+        Panel panel{base + first, smaller(most_rows, std::ssize(slots) - first), {rank}, {}, weight, {rank}};
+        for (std::int64_t slot = first; slot < first + panel.rows; ++slot)
+          panel.gathered.push_back({source, slots[static_cast<std::size_t>(slot)].token, 1});
+        panels.push_back(std::move(panel));
+      }
+    }
+  }
+}
+
 }  // namespace
+
+std::vector<Panel> make_panels(const Inputs& inputs, std::span<const int> ranks, std::int64_t most_rows) {
+  const Problem& p = inputs.problem();
+  if (!p.has_slots() || p.traits().combines()) return make_panels(p, ranks, most_rows);
+  std::vector<Panel> panels;
+  for (const int rank : ranks) cut_slots(inputs, rank, most_rows, panels);
+  return panels;
+}
 
 std::vector<Panel> make_panels(const Problem& problem, std::span<const int> ranks, std::int64_t most_rows) {
   std::vector<Panel> panels;

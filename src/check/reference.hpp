@@ -29,6 +29,8 @@ struct Panel {
 
 /// The panels, each of at most `most_rows` rows, that `ranks` need for their outputs.
 std::vector<Panel> make_panels(const Problem& problem, std::span<const int> ranks, std::int64_t most_rows);
+/// As above, without rows of slots that have no token: these hold nothing.
+std::vector<Panel> make_panels(const Inputs& inputs, std::span<const int> ranks, std::int64_t most_rows);
 
 /// Input of the epilogue.
 struct Product {

@@ -31,12 +31,15 @@ class Alone {
       : climbs_{{{around(), true},
                  {other_subspaces(space), false},
                  {around(), true},
-                 {other_threads(space), false}}} {}
+                 {other_threads(space), false}}},
+        at_(space.start) {}
 
-  /// Takes a step if one is left, and returns true if so; at() is then the new point.
-  bool step(const Space& space) {
+  /// Takes a step if one is left, and returns true if so; at() is then the new point. `may`: as
+  /// Climb::propose().
+  template <class May>
+  bool step(const Space& space, May may) {
     for (before_ = at_; phase_ < climbs_.size(); ++phase_)
-      if (const auto to = climbs_[phase_].propose(space, at_)) {
+      if (const auto to = climbs_[phase_].propose(space, at_, may)) {
         at_ = *to;
         return true;
       }
@@ -64,26 +67,29 @@ class Alone {
  private:
   std::array<Climb, 4> climbs_;
   std::size_t phase_ = 0;
-  Point at_{}, before_{};
+  Point at_, before_{};
   double library_us_ = never, us_ = never;
 };
 
 /// All collectives take a step at once, because each only looks at its own time.
 class AllAlone final : public Strategy {
  public:
-  AllAlone(const Space& space, int collectives, double least_gain)
-      : space_(space), least_gain_(least_gain), all_(static_cast<std::size_t>(collectives), Alone(space)) {}
+  explicit AllAlone(const Task& task)
+      : task_(task), all_(static_cast<std::size_t>(task.collectives), Alone(task.space)) {}
 
   std::optional<std::vector<Config>> propose() override {
     if (over_) return std::nullopt;
     if (judged_ == 0) return std::vector<Config>(all_.size());
     if (judged_ > 1) {
       bool more = false;
-      for (Alone& one : all_) more = one.step(space_) || more;
+      for (std::size_t i = 0; i < all_.size(); ++i) {
+        const auto may = [&](const Point& point) { return task_.may(i, point); };
+        more = all_[i].step(task_.space, may) || more;
+      }
       over_ = !more;  // one more measurement, of all final configurations together
     }
     std::vector<Config> configs;
-    for (const Alone& one : all_) configs.push_back(one.config(space_));
+    for (const Alone& one : all_) configs.push_back(one.config(task_.space));
     return configs;
   }
   bool judge(const Measurement& measured) override {
@@ -92,14 +98,13 @@ class AllAlone final : public Strategy {
     if (judged_ == 0) library_us_ = us;
     for (std::size_t i = 0; i < all_.size(); ++i) {
       if (judged_ == 1) all_[i].begin(library_us_[i], us[i]);
-      if (judged_ > 1) all_[i].judge(us[i], least_gain_);
+      if (judged_ > 1) all_[i].judge(us[i], task_.least_gain);
     }
     return judged_++ == 0 || over_;
   }
 
  private:
-  const Space space_;
-  const double least_gain_;
+  const Task task_;
   std::vector<Alone> all_;
   std::vector<double> library_us_;
   int judged_ = 0;
@@ -108,15 +113,20 @@ class AllAlone final : public Strategy {
 
 class Exhaustive final : public Strategy {
  public:
-  Exhaustive(const Space& space, int collectives)
-      : space_(space), points_(static_cast<std::size_t>(collectives)) {}
+  explicit Exhaustive(const Task& task) : task_(task), points_(static_cast<std::size_t>(task.collectives)) {}
 
   std::optional<std::vector<Config>> propose() override {
-    if (over_) return std::nullopt;
-    std::vector<Config> configs;
-    for (const Point& point : points_) configs.push_back(space_.at(point));
-    over_ = !advance();
-    return configs;
+    while (!over_) {
+      std::vector<Config> configs;
+      bool may = true;
+      for (std::size_t i = 0; i < points_.size(); ++i) {
+        configs.push_back(task_.space.at(points_[i]));
+        may = may && task_.may(i, points_[i]);
+      }
+      over_ = !advance();
+      if (may) return configs;
+    }
+    return std::nullopt;
   }
   bool judge(const Measurement& measured) override {
     const bool better = measured.makespan_us < least_us_;
@@ -130,13 +140,13 @@ class Exhaustive final : public Strategy {
     for (Point& point : points_)
       for (int axis = 0; axis < axes; ++axis) {
         auto& place = point[static_cast<std::size_t>(axis)];
-        if (++place < space_.size(static_cast<Axis>(axis))) return true;
+        if (++place < task_.space.size(static_cast<Axis>(axis))) return true;
         place = 0;
       }
     return false;
   }
 
-  const Space space_;
+  const Task task_;
   std::vector<Point> points_;
   double least_us_ = never;
   bool over_ = false;
@@ -144,14 +154,14 @@ class Exhaustive final : public Strategy {
 
 }  // namespace
 
-std::unique_ptr<Strategy> make_library(int collectives) {
-  return std::make_unique<Library>(collectives);
+std::unique_ptr<Strategy> make_library(const Task& task) {
+  return std::make_unique<Library>(task.collectives);
 }
-std::unique_ptr<Strategy> make_alone(const Space& space, int collectives, double least_gain) {
-  return std::make_unique<AllAlone>(space, collectives, least_gain);
+std::unique_ptr<Strategy> make_alone(const Task& task) {
+  return std::make_unique<AllAlone>(task);
 }
-std::unique_ptr<Strategy> make_exhaustive(const Space& space, int collectives) {
-  return std::make_unique<Exhaustive>(space, collectives);
+std::unique_ptr<Strategy> make_exhaustive(const Task& task) {
+  return std::make_unique<Exhaustive>(task);
 }
 
 }  // namespace shingle::cotune

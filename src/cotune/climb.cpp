@@ -10,16 +10,6 @@ constexpr double much = 0.25;
 
 constexpr auto subspace_axis = static_cast<int>(Axis::subspace);
 
-Point moved(const Space& space, Point at, const Move& move, std::int32_t stride) {
-  for (int axis = 0; axis < axes; ++axis) {
-    const auto i = static_cast<std::size_t>(axis);
-    const std::int32_t size = space.size(static_cast<Axis>(axis)), to = at[i] + stride * move[i];
-    // Subspaces have no order: they wrap around.
-    at[i] = axis == subspace_axis ? to % size : std::clamp(to, 0, size - 1);
-  }
-  return at;
-}
-
 }  // namespace
 
 std::vector<Move> upward() {
@@ -41,14 +31,14 @@ std::vector<Move> other_threads(const Space& space) {
   return {{0, 0, 0, 1}, {0, 0, 0, -1}};
 }
 
-std::optional<Point> Climb::propose(const Space& space, const Point& from) {
-  while (true) {
-    for (; move_ < moves_.size(); ++move_, stride_ = 1, shortened_ = false)
-      if (const Point to = moved(space, from, moves_[move_], stride_); to != from) return to;
-    if (!again_ || !helped_) return std::nullopt;
-    move_ = 0;
-    helped_ = false;
+Point Climb::moved(const Space& space, Point at) const {
+  for (int axis = 0; axis < axes; ++axis) {
+    const auto i = static_cast<std::size_t>(axis);
+    const std::int32_t size = space.size(static_cast<Axis>(axis)), to = at[i] + stride_ * moves_[move_][i];
+    // Subspaces have no order: they wrap around.
+    at[i] = axis == subspace_axis ? to % size : std::clamp(to, 0, size - 1);
   }
+  return at;
 }
 
 void Climb::judge(bool helped, double gain) {

@@ -27,14 +27,27 @@ class Climb {
   /// `again`: starts over with the first move until no move helps.
   Climb(std::vector<Move> moves, bool again) : moves_(std::move(moves)), again_(again) {}
 
-  /// The next point to try from `from`; nothing if no move is left.
-  std::optional<Point> propose(const Space& space, const Point& from);
+  /// The next point to try from `from`, of those that `may` returns true for; nothing if no move is left.
+  template <class May>
+  std::optional<Point> propose(const Space& space, const Point& from, May may) {
+    for (;; ++move_, stride_ = 1, shortened_ = false) {
+      if (move_ == moves_.size()) {
+        if (!again_ || !helped_) return std::nullopt;
+        move_ = 0;
+        helped_ = false;
+      }
+      const Point to = moved(space, from);
+      if (to != from && may(to)) return to;
+    }
+  }
   /// `helped`: the last proposal is kept. `gain`: its share of the time to be reduced.
   void judge(bool helped, double gain);
   /// True if the last proposal uses fewer resources.
   bool saves() const;
 
  private:
+  Point moved(const Space& space, Point at) const;
+
   std::vector<Move> moves_;
   bool again_;
   std::size_t move_ = 0;

@@ -1,5 +1,6 @@
-// Environment variables for settings that a tuner plugin cannot change. NCCL 2.28.9 reads chunk sizes and
-// numbers of threads once in a process, and the number of channels once for a communicator.
+// Environment variables for settings that a tuner plugin cannot change. NCCL reads transports, numbers of
+// threads and sizes of buffers once in a process, and the number of channels once for a communicator. A
+// buffer bounds chunks. Before NCCL 2.30 it is also all that sets them.
 #pragma once
 
 #include <optional>
@@ -37,8 +38,9 @@ struct NcclEnvironment {
 };
 
 /// The variables that the configurations of `table` need. If entries disagree, the entry of the largest size
-/// gets its value.
-NcclEnvironment nccl_environment(const TunedTable& table);
+/// gets its value. `asks_chunks`: NCCL is 2.30 or later and asks the plugin for the chunk of each call, so
+/// buffers only need to hold the largest.
+NcclEnvironment nccl_environment(const TunedTable& table, bool asks_chunks = false);
 
 /// Lines for a shell to evaluate; limits, reasons and conflicts are comments.
 std::string shell_text(const NcclEnvironment& environment);

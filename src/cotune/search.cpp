@@ -28,21 +28,21 @@ void validate(int collectives, const Options& options) {
     throw InvalidArgument(fmt::format("reject = {} must be at least 1", options.reject));
 }
 
-std::unique_ptr<Strategy> make(Method method, const Space& space, int collectives, double least_gain) {
+std::unique_ptr<Strategy> make(Method method, const Task& task) {
   switch (method) {
     case Method::library:
-      return make_library(collectives);
+      return make_library(task);
     case Method::alone:
-      return make_alone(space, collectives, least_gain);
+      return make_alone(task);
     case Method::together:
-      return make_together(space, collectives, least_gain);
+      return make_together(task);
     case Method::exhaustive:
       break;
   }
-  if (space.size(collectives) > most_exhaustive)
+  if (task.space.size(task.collectives) > most_exhaustive)
     throw InvalidArgument(fmt::format("{:.0g} configurations of {} collectives are too many to try each",
-                                      space.size(collectives), collectives));
-  return make_exhaustive(space, collectives);
+                                      task.space.size(task.collectives), task.collectives));
+  return make_exhaustive(task);
 }
 
 /// Mean without the share `trim` of the values at each end.
@@ -83,14 +83,15 @@ struct Search::Known {
   std::map<std::vector<Config>, Measurement> of;
 };
 
-Search::Search(Method method, const Space& space, int collectives, const Options& options)
+Search::Search(Method method, const Space& space, int collectives, const Options& options, Serves serves)
     : known_(std::make_unique<Known>()),
       options_(options),
       collectives_(collectives),
       needs_communication_(method == Method::alone) {
   validate(collectives, options);
   space.validate();
-  strategy_ = make(method, space, collectives, options.least_gain);
+  if (!serves) serves = [](int, const Config&) { return true; };
+  strategy_ = make(method, {space, collectives, options.least_gain, std::move(serves)});
   best_.resize(static_cast<std::size_t>(collectives));
   ask();
 }
@@ -143,7 +144,7 @@ void Search::tell(const Measurement& measured) {
 
   Measurement mean = mean_of(samples_, options_.trim);
   samples_.clear();
-  ++evaluations_;
+  if (runs) ++evaluations_;
   if (least_us_ == 0 || mean.makespan_us < least_us_) least_us_ = mean.makespan_us;
   if (strategy_->judge(mean)) {
     best_ = *asked_;

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -43,6 +44,9 @@ struct Options {
       1.2;  ///< a configuration that twice takes this multiple of the best time is not measured again
 };
 
+/// True if a collective, by its zero-based number, may have a configuration. Others are passed over.
+using Serves = std::function<bool(int collective, const Config& config)>;
+
 /// Max number of configurations for an exhaustive search.
 inline constexpr double most_exhaustive = 5e6;
 
@@ -52,7 +56,8 @@ class Search {
  public:
   /// Searches a configuration for each of `collectives` ≥ 1. Throws InvalidArgument if the space or options
   /// are out of range. Also throws if an exhaustive search has too many configurations.
-  Search(Method method, const Space& space, int collectives, const Options& options = {});
+  /// `serves` is empty if every collective may have every configuration.
+  Search(Method method, const Space& space, int collectives, const Options& options = {}, Serves serves = {});
   Search(Search&&) noexcept;
   Search& operator=(Search&&) noexcept;
   ~Search();
@@ -68,7 +73,7 @@ class Search {
   std::vector<Config> best() const { return best_; }
   /// The measurement of best(); a makespan of 0: none yet.
   Measurement best_measured() const { return best_measured_; }
-  /// Number of configurations that were measured, and number of measurements.
+  /// Number of configurations that were measured and run, and number of measurements.
   int evaluations() const { return evaluations_; }
   int measurements() const { return measurements_; }
 

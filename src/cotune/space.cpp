@@ -12,7 +12,7 @@
 namespace shingle::cotune {
 namespace {
 
-constexpr std::int64_t least_chunk_bytes = std::int64_t{32} << 10;
+constexpr std::int64_t smallest_chunk = std::int64_t{32} << 10;
 
 void check_grid(const auto& values, std::string_view axis) {
   const bool ascends = std::ranges::adjacent_find(values, std::greater_equal{}) == values.end();
@@ -28,6 +28,11 @@ void Space::validate() const {
   check_grid(threads, "threads");
   if (subspaces.empty() || std::set(subspaces.begin(), subspaces.end()).size() < subspaces.size())
     throw InvalidArgument("subspaces must be a list without repetition, and not empty");
+  for (int axis = 0; axis < axes; ++axis)
+    if (const auto place = start[static_cast<std::size_t>(axis)];
+        place < 0 || place >= size(static_cast<Axis>(axis)))
+      throw InvalidArgument(fmt::format("start {} is outside the {} values of axis {}", place,
+                                        size(static_cast<Axis>(axis)), axis));
 }
 
 std::int32_t Space::size(Axis axis) const {
@@ -53,11 +58,11 @@ Config Space::at(const Point& point) const {
 }
 
 Space resource_space(std::int32_t most_channels, std::int64_t most_chunk_bytes) {
-  if (most_channels < 1 || most_chunk_bytes < least_chunk_bytes)
+  if (most_channels < 1 || most_chunk_bytes < smallest_chunk)
     throw InvalidArgument(
         fmt::format("most channels = {} must be at least 1, and most chunk bytes = {} at "
                     "least {}",
-                    most_channels, most_chunk_bytes, least_chunk_bytes));
+                    most_channels, most_chunk_bytes, smallest_chunk));
   Space space;
   space.channels.clear();
   for (std::int64_t power = 1; power <= most_channels; power *= 2)
@@ -65,7 +70,7 @@ Space resource_space(std::int32_t most_channels, std::int64_t most_chunk_bytes) 
       if (value <= most_channels && (space.channels.empty() || value > space.channels.back()))
         space.channels.push_back(static_cast<std::int32_t>(value));
   space.chunk_bytes.clear();
-  for (std::int64_t bytes = least_chunk_bytes; bytes <= most_chunk_bytes; bytes *= 2)
+  for (std::int64_t bytes = smallest_chunk; bytes <= most_chunk_bytes; bytes *= 2)
     space.chunk_bytes.push_back(bytes);
   return space;
 }

@@ -34,9 +34,10 @@ struct Space {
   std::vector<std::int64_t> chunk_bytes{0};
   std::vector<Subspace> subspaces{{}};
   std::vector<std::int32_t> threads{0};
+  Point start{};  ///< where a search begins; the least resources, unless set
 
   /// Throws InvalidArgument that names the axis if values are empty, negative or not ascending, or subspaces
-  /// repeat.
+  /// repeat. Also throws if the start lies outside.
   void validate() const;
   /// Number of values of an axis.
   std::int32_t size(Axis axis) const;

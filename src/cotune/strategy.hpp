@@ -23,9 +23,22 @@ class Strategy {
   virtual bool judge(const Measurement& measured) = 0;
 };
 
-std::unique_ptr<Strategy> make_library(int collectives);
-std::unique_ptr<Strategy> make_alone(const Space& space, int collectives, double least_gain);
-std::unique_ptr<Strategy> make_together(const Space& space, int collectives, double least_gain);
-std::unique_ptr<Strategy> make_exhaustive(const Space& space, int collectives);
+/// What a strategy searches.
+struct Task {
+  Space space;
+  int collectives = 1;
+  double least_gain = 0;
+  Serves serves;  ///< never empty
+
+  /// serves() for a place of the space.
+  bool may(std::size_t collective, const Point& point) const {
+    return serves(static_cast<int>(collective), space.at(point));
+  }
+};
+
+std::unique_ptr<Strategy> make_library(const Task& task);
+std::unique_ptr<Strategy> make_alone(const Task& task);
+std::unique_ptr<Strategy> make_together(const Task& task);
+std::unique_ptr<Strategy> make_exhaustive(const Task& task);
 
 }  // namespace shingle::cotune

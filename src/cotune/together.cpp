@@ -1,8 +1,9 @@
 // Lagom's Alg. 1 and 2, as the paper intends them. docs/mechanisms/co-tuning.md says where its text is wrong.
 //
-// All collectives begin with the least resources. Alg. 1 gives the next step to the collective whose
-// communication gains most for the cost to computation, by the metric H. Alg. 2 takes a step over the grid.
-// It ends, for a collective or for all, by the three conditions of §3.4:
+// All collectives begin where the space says: with the least resources, as in the paper, or above. Alg. 1
+// gives the next step to the collective whose communication gains most for the cost to computation, by the
+// metric H. Alg. 2 takes a step over the grid. It ends, for a collective or for all, by the three conditions
+// of §3.4:
 //   1. communication is hidden: it adds nothing to the computation beside it;
 //   2. more resources no longer make the collective faster;
 //   3. more resources do, but cost the computation more: the makespan no longer falls.
@@ -22,14 +23,13 @@ namespace {
 constexpr double first_priority = 0.01;  // Alg. 1, line 2
 class Together final : public Strategy {
  public:
-  Together(const Space& space, int collectives, double least_gain)
-      : space_(space),
-        least_gain_(least_gain),
-        points_(static_cast<std::size_t>(collectives)),
+  explicit Together(const Task& task)
+      : task_(task),
+        points_(static_cast<std::size_t>(task.collectives), task.space.start),
         phases_{{{upward(), false},
-                 {other_subspaces(space), false},
+                 {other_subspaces(task.space), false},
                  {around(), true},
-                 {other_threads(space), false}}} {
+                 {other_threads(task.space), false}}} {
     enter(0);
   }
 
@@ -47,11 +47,10 @@ class Together final : public Strategy {
   bool helps(const Measurement& measured) const;
   double priority(const Measurement& measured) const;
   bool hidden() const {
-    return now_.compute_us > 0 && now_.makespan_us <= now_.compute_us * (1 + least_gain_);
+    return now_.compute_us > 0 && now_.makespan_us <= now_.compute_us * (1 + task_.least_gain);
   }
 
-  const Space space_;
-  const double least_gain_;
+  const Task task_;
   std::vector<Point> points_;
   std::array<Phase, 4> phases_;
   std::size_t phase_ = 0;
@@ -72,7 +71,7 @@ void Together::enter(std::size_t phase) {
 
 std::vector<Config> Together::configs() const {
   std::vector<Config> all;
-  for (const Point& point : points_) all.push_back(space_.at(point));
+  for (const Point& point : points_) all.push_back(task_.space.at(point));
   return all;
 }
 
@@ -85,7 +84,8 @@ std::optional<std::vector<Config>> Together::propose() {
       if (*least == never) break;
       tuned_ = static_cast<std::size_t>(least - priority_.begin());
       before_ = points_[tuned_];
-      if (const auto to = climbs_[tuned_].propose(space_, before_)) {
+      const auto may = [&](const Point& point) { return task_.may(tuned_, point); };
+      if (const auto to = climbs_[tuned_].propose(task_.space, before_, may)) {
         points_[tuned_] = *to;
         return configs();
       }
@@ -98,11 +98,11 @@ std::optional<std::vector<Config>> Together::propose() {
 /// True if the makespan falls. If it is equal: if fewer resources are used, or if a collective is faster
 /// while some communication is exposed. The step of the next collective may wait for it.
 bool Together::helps(const Measurement& measured) const {
-  if (measured.makespan_us < now_.makespan_us * (1 - least_gain_)) return true;
+  if (measured.makespan_us < now_.makespan_us * (1 - task_.least_gain)) return true;
   if (measured.makespan_us > now_.makespan_us) return false;
   if (climbs_[tuned_].saves()) return true;
   if (phase_ > 0 || measured.communication_us.empty() || now_.communication_us.empty()) return false;
-  return measured.communication_us[tuned_] < now_.communication_us[tuned_] * (1 - least_gain_);
+  return measured.communication_us[tuned_] < now_.communication_us[tuned_] * (1 - task_.least_gain);
 }
 
 /// H of Eq. 7: cost of a step to the computation, over its gain for the collective. If either is unknown: the
@@ -134,8 +134,8 @@ bool Together::judge(const Measurement& measured) {
 
 }  // namespace
 
-std::unique_ptr<Strategy> make_together(const Space& space, int collectives, double least_gain) {
-  return std::make_unique<Together>(space, collectives, least_gain);
+std::unique_ptr<Strategy> make_together(const Task& task) {
+  return std::make_unique<Together>(task);
 }
 
 }  // namespace shingle::cotune

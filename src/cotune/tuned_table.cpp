@@ -38,14 +38,17 @@ TunedKey read_key(const Fields& fields) {
 
 CollectiveConfig read_config(const Fields& fields) {
   constexpr std::int64_t most_channels = 64, most_threads = 640, warp = 32;
-  constexpr std::int64_t most_chunk_bytes = std::int64_t{1} << 30;
   CollectiveConfig config;
   config.algorithm = parse_algorithm(fields.text({"algorithm"}).value_or("auto"));
   config.protocol = parse_protocol(fields.text({"protocol"}).value_or("auto"));
   if ((config.algorithm == Algorithm::automatic) != (config.protocol == Protocol::automatic))
     throw InvalidArgument("give both algorithm and protocol, or neither");
+  config.transport = parse_transport(fields.text({"transport"}).value_or("auto"));
   config.channels = static_cast<std::int32_t>(fields.integer({"channels"}, 0, most_channels).value_or(0));
   config.chunk_bytes = fields.integer({"chunk_bytes"}, 0, most_chunk_bytes).value_or(0);
+  if (config.chunk_bytes > 0 && config.chunk_bytes < least_chunk_bytes)
+    throw InvalidArgument(fmt::format("chunk_bytes = {} is below {}; leave it out for NCCL's own choice",
+                                      config.chunk_bytes, least_chunk_bytes));
   config.threads = static_cast<std::int32_t>(fields.integer({"threads"}, 0, most_threads).value_or(0));
   if (config.threads % warp != 0)
     throw InvalidArgument(fmt::format("threads = {} is not a multiple of {}", config.threads, warp));
@@ -71,6 +74,8 @@ std::string entry_text(const TunedEntry& entry) {
   if (config.algorithm != Algorithm::automatic)
     text += fmt::format(R"(, "algorithm": "{}", "protocol": "{}")", name(config.algorithm),
                         name(config.protocol));
+  if (config.transport != Transport::automatic)
+    text += fmt::format(R"(, "transport": "{}")", name(config.transport));
   if (config.channels > 0) text += fmt::format(R"(, "channels": {})", config.channels);
   if (config.chunk_bytes > 0) text += fmt::format(R"(, "chunk_bytes": {})", config.chunk_bytes);
   if (config.threads > 0) text += fmt::format(R"(, "threads": {})", config.threads);
@@ -106,8 +111,9 @@ void store(TunedTable& table, TunedEntry entry) {
 }
 
 std::string to_json(const TunedTable& table) {
-  std::string text =
-      fmt::format(R"({{"format": "{}", "version": {}, "entries": [)", format, tuned_table_version);
+  std::string text = fmt::format(R"({{"format": "{}", "version": {}, )", format, tuned_table_version);
+  if (!table.why.empty()) text += fmt::format(R"("why": {}, )", Json(table.why).dump());
+  text += R"("entries": [)";
   const char* separator = "\n";
   for (const TunedEntry& entry : table.entries) text += std::exchange(separator, ",\n") + entry_text(entry);
   return text + "\n]}\n";
@@ -123,7 +129,7 @@ TunedTable tuned_table_from_json(std::string_view text) {
         fmt::format("version {} is not supported; expected {}", version, tuned_table_version));
   const Json* list = fields.list({"entries"});
   if (list == nullptr) throw InvalidArgument("entries are missing");
-  TunedTable table;
+  TunedTable table{{}, fields.text({"why"}).value_or("")};
   std::set<TunedKey> keys;
   for (const Json& element : *list) {
     TunedEntry entry = read_entry(element);

@@ -32,6 +32,9 @@ constexpr int size_class(std::uint64_t bytes) {
 }
 inline constexpr int size_classes = 64;
 
+/// Chunk sizes that a table may hold, beside 0.
+inline constexpr std::int64_t least_chunk_bytes = 4096, most_chunk_bytes = std::int64_t{1} << 30;
+
 /// The calls that a configuration applies to.
 struct TunedKey {
   NcclCollective collective = NcclCollective::allreduce;
@@ -56,6 +59,7 @@ struct TunedEntry {
 
 struct TunedTable {
   std::vector<TunedEntry> entries;  ///< all keys differ
+  std::string why{};                ///< one line: why there are no entries, or not all; may be empty
 
   bool operator==(const TunedTable&) const = default;
 };

@@ -53,14 +53,21 @@ double within_node_us(const Machine& machine, Traffic traffic, int ranks, int wo
   return over_link_us(own ? machine.topology.pair : machine.link, traffic, ranks, bytes);
 }
 
-}  // namespace
+/// A collective within the nodes and between them. Chunks pass through both at once, as in a pipeline.
+struct Stages {
+  double latency_us = 0;
+  double within_us = 0, between_us = 0;  ///< of the bytes
+  bool pipelined = true;
 
-double collective_us(const Machine& machine, Traffic traffic, int ranks, int workers, double bytes) {
-  if (ranks < 2) return 0;
-  bytes = std::max(bytes, 0.0);
+  double us() const {
+    return latency_us + (pipelined ? std::max(within_us, between_us) : within_us + between_us);
+  }
+};
+
+Stages stages_of(const Machine& machine, Traffic traffic, int ranks, int workers, double bytes) {
   const int per_node = machine.topology.ranks_per_node;
-  if (per_node == 0 || ranks <= per_node) return within_node_us(machine, traffic, ranks, workers, bytes);
-  const int nodes = (ranks + per_node - 1) / per_node;
+  const bool one_node = per_node == 0 || ranks <= per_node;
+  const int nodes = one_node ? 1 : (ranks + per_node - 1) / per_node, inside = one_node ? ranks : per_node;
   // Each rank of an all-to-all sends a node's share of its bytes within its node. The ranks of a node
   // together send the rest over the node's link.
   //
@@ -68,8 +75,19 @@ double collective_us(const Machine& machine, Traffic traffic, int ranks, int wor
   // crosses the link once for each step of the ring over nodes. The number of ranks in a node does not
   // matter.
   const bool all_to_all = traffic == Traffic::alltoall;
-  return within_node_us(machine, traffic, per_node, workers, all_to_all ? bytes / nodes : bytes) +
-         over_link_us(machine.topology.node, traffic, nodes, all_to_all ? bytes * per_node : bytes);
+  const double within = within_node_us(machine, traffic, inside, workers, all_to_all ? bytes / nodes : bytes);
+  const double first = std::min(within_node_us(machine, traffic, inside, workers, 0), within);
+  if (one_node) return {first, within - first, 0};
+  const double link =
+      over_link_us(machine.topology.node, traffic, nodes, all_to_all ? bytes * per_node : bytes);
+  const double link_first = over_link_us(machine.topology.node, traffic, nodes, 0);
+  return {first + link_first, within - first, link - link_first, !machine.topology.serial};
+}
+
+}  // namespace
+
+double collective_us(const Machine& machine, Traffic traffic, int ranks, int workers, double bytes) {
+  return ranks < 2 ? 0 : stages_of(machine, traffic, ranks, workers, std::max(bytes, 0.0)).us();
 }
 
 int channels_of(const Machine& machine, const CollectiveConfig& config) {
@@ -84,18 +102,18 @@ double collective_us(const Machine& machine, Traffic traffic, int ranks, const C
   const Penalty penalty = penalty_of(config, ranks);
   const double us = latency * penalty.latency + (chosen - latency) / penalty.rate;
   if (config.chunk_bytes == 0) return us;
-  return us +
-         chunks_of(traffic, ranks, std::max(channels_of(machine, config), 1), config.chunk_bytes, bytes) *
+  // The first chunks fill the pipeline, and pass through one stage while the other has none.
+  const Stages stages = stages_of(machine, traffic, ranks, config.channels, std::max(bytes, 0.0));
+  const int channels = std::max(channels_of(machine, config), 1);
+  const double first = std::min(static_cast<double>(config.chunk_bytes) * channels / bytes, 1.0);
+  const double filling_us = stages.pipelined ? first * std::min(stages.within_us, stages.between_us) : 0;
+  return us + filling_us +
+         chunks_of(traffic, ranks, channels, config.chunk_bytes, bytes) *
              machine.contention.chunk_us.value_or(machine.link.latency_us / 2);
 }
 
 double chunks_of(Traffic traffic, int ranks, int channels, std::int64_t chunk_bytes, double bytes) {
   return wire_factor(traffic, ranks) * bytes / (channels * static_cast<double>(chunk_bytes));
-}
-
-double Contention::slowed(double taken_gbps, double all_gbps) const {
-  if (memory_share == 0 || taken_gbps == 0 || all_gbps == 0) return 1;
-  return 1 - memory_share + memory_share * all_gbps / std::max(all_gbps - taken_gbps, 0.05 * all_gbps);
 }
 
 }  // namespace shingle

@@ -84,10 +84,11 @@ std::vector<Element> read_list(const Fields& fields, const char* key, Element (*
 }
 
 TileRate read_tile(const Json& json) {
-  allow_only(json, {"rows", "cols", "fixed_us", "us_per_k"});
+  allow_only(json, {"rows", "cols", "fixed_us", "us_per_k", "store_gbps"});
   const Fields fields(json);
   return {count(fields, "rows", 1), count(fields, "cols", 1),
-          fields.number({"fixed_us"}, 0, most).value_or(0), positive(fields, "us_per_k")};
+          fields.number({"fixed_us"}, 0, most).value_or(0), positive(fields, "us_per_k"),
+          fields.number({"store_gbps"}, 0, most).value_or(0)};
 }
 
 AttentionRate read_attention(const Json& json) {
@@ -120,7 +121,7 @@ Curve read_curve(const Json& json) {
 
 ContentionSample read_contention_sample(const Json& json) {
   allow_only(json, {"traffic", "ranks", "workers", "chunk_bytes", "bytes", "us", "beside_us", "product_us",
-                    "product_beside_us", "calls"});
+                    "product_beside_us", "calls", "computation", "moved_bytes", "moved_again_bytes"});
   const Fields fields(json);
   const auto integer = [&](const char* key, std::int64_t largest) {
     return fields.integer({key}, 0, largest).value_or(0);
@@ -135,7 +136,9 @@ ContentionSample read_contention_sample(const Json& json) {
           .beside_us = positive(fields, "beside_us"),
           .product_us = positive(fields, "product_us"),
           .product_beside_us = positive(fields, "product_beside_us"),
-          .calls = calls};
+          .calls = calls,
+          .computation = parse_computation_kind(fields.text({"computation"}).value_or("product")),
+          .moved = {rate(fields, "moved_bytes"), rate(fields, "moved_again_bytes")}};
 }
 
 Source read_source(const Json& json) {
@@ -173,24 +176,27 @@ Topology read_topology(const Json& json) {
 }
 
 Contention read_contention(const Json& json) {
-  allow_only(json,
-             {"memory_share", "channel_gbps", "chunk_bytes", "chunk_us", "collective_slowdown", "wake_us",
-              "lone_latency", "steals", "persistent", "product_residual", "collective_residual"});
+  allow_only(json, {"memory_share", "product_misses", "attention_misses", "pass_misses", "channel_gbps",
+                    "chunk_bytes", "chunk_us", "collective_slowdown", "wake_us", "lone_latency", "steals",
+                    "persistent", "product_residual", "collective_residual"});
   const Fields fields(json);
   const auto number = [&](const char* key, double largest) {
     return fields.number({key}, 0, largest).value_or(0);
   };
-  return {.memory_share = number("memory_share", 1),
-          .channel_gbps = rate(fields, "channel_gbps"),
-          .chunk_bytes = rate(fields, "chunk_bytes"),
-          .chunk_us = fields.number({"chunk_us"}, 0, most),
-          .collective_slowdown = number("collective_slowdown", most),
-          .steals = number("steals", 1),
-          .wake_us = number("wake_us", most),
-          .lone_latency = number("lone_latency", most),
-          .persistent = fields.flag({"persistent"}).value_or(false),
-          .product_residual = fields.number({"product_residual"}, 0, most),
-          .collective_residual = fields.number({"collective_residual"}, 0, most)};
+  Contention contention{.memory_share = number("memory_share", 1),
+                        .channel_gbps = rate(fields, "channel_gbps"),
+                        .chunk_bytes = rate(fields, "chunk_bytes"),
+                        .chunk_us = fields.number({"chunk_us"}, 0, most),
+                        .collective_slowdown = number("collective_slowdown", most),
+                        .steals = number("steals", 1),
+                        .wake_us = number("wake_us", most),
+                        .lone_latency = number("lone_latency", most),
+                        .persistent = fields.flag({"persistent"}).value_or(false),
+                        .product_residual = fields.number({"product_residual"}, 0, most),
+                        .collective_residual = fields.number({"collective_residual"}, 0, most)};
+  for (const ComputationKind kind : all_computation_kinds)
+    contention.misses_of(kind) = fields.number({fmt::format("{}_misses", name(kind)).c_str()}, 0, 1);
+  return contention;
 }
 
 EnginePhases read_engine(const Json& json) {
@@ -211,13 +217,20 @@ EnginePhases read_engine(const Json& json) {
 }
 
 /// Keys that hold figures.
-const std::set<std::string> figures{
-    "workers",       "collective_workers", "tile",         "link",        "engine",
-    "peer_memory",   "memory_gbps",        "launch_us",    "signal_us",   "pass_gbps",
-    "topology",      "contention",         "tiles",        "curves",      "ranks",
-    "whole_tiles",   "attention",          "library_rate", "reduce_gbps", "sync_us",
-    "lone_latency",  "picking_rate",       "split_us",     "hooked_us",   "store_gbps",
-    "early_kernels", "contention_samples"};
+const std::set<std::string> figures{"workers",       "collective_workers",
+                                    "tile",          "link",
+                                    "engine",        "peer_memory",
+                                    "memory_gbps",   "launch_us",
+                                    "signal_us",     "pass_gbps",
+                                    "topology",      "contention",
+                                    "tiles",         "curves",
+                                    "ranks",         "whole_tiles",
+                                    "attention",     "library_rate",
+                                    "library_tail",  "reduce_gbps",
+                                    "sync_us",       "lone_latency",
+                                    "picking_rate",  "split_us",
+                                    "hooked_us",     "store_gbps",
+                                    "early_kernels", "contention_samples"};
 
 /// Checks that every figure has a source, and that every source belongs to a figure.
 void check_sources(const Json& json, const Machine& machine) {
@@ -271,6 +284,7 @@ Machine read(const Json& json) {
   machine.lone_latency = fields.number({"lone_latency"}, 0, most).value_or(0);
   machine.whole_tiles = fields.flag({"whole_tiles"}).value_or(true);
   machine.library_rate = fields.number({"library_rate"}, 1e-3, most).value_or(1);
+  machine.library_tail = fields.number({"library_tail"}, 0, 1).value_or(1);
   machine.hooked_us = fields.number({"hooked_us"}, 0, most).value_or(0);
   machine.split_us = fields.number({"split_us"}, 0, most).value_or(0);
   machine.picking_rate = fields.number({"picking_rate"}, 1e-3, most).value_or(1);

@@ -78,6 +78,8 @@ ordered_json contention_json(const Contention& c) {
                        {"chunk_bytes", c.chunk_bytes},
                        {"collective_slowdown", c.collective_slowdown},
                        {"persistent", c.persistent}};
+  for (const ComputationKind kind : all_computation_kinds)
+    if (const auto missed = c.misses_of(kind)) json[fmt::format("{}_misses", name(kind))] = *missed;
   if (c.wake_us > 0) json["wake_us"] = c.wake_us;
   if (c.lone_latency > 0) json["lone_latency"] = c.lone_latency;
   if (c.steals > 0) json["steals"] = c.steals;
@@ -96,6 +98,9 @@ ordered_json contention_sample_json(const ContentionSample& s) {
                {"product_us", s.product_us},
                {"product_beside_us", s.product_beside_us}});
   if (s.calls > 0) json["calls"] = s.calls;
+  if (s.computation != ComputationKind::product) json["computation"] = name(s.computation);
+  if (s.moved.once > 0) json["moved_bytes"] = s.moved.once;
+  if (s.moved.again > 0) json["moved_again_bytes"] = s.moved.again;
   return json;
 }
 
@@ -129,12 +134,15 @@ std::string to_json(const Machine& m) {
   if (m.hooked_us > 0) json["hooked_us"] = m.hooked_us;
   if (m.split_us > 0) json["split_us"] = m.split_us;
   if (m.library_rate != 1) json["library_rate"] = m.library_rate;
+  if (m.library_tail != 1) json["library_tail"] = m.library_tail;
   if (m.picking_rate != 1) json["picking_rate"] = m.picking_rate;
   if (m.topology != Topology{}) json["topology"] = topology_json(m.topology);
   if (m.contention != Contention{}) json["contention"] = contention_json(m.contention);
-  for (const TileRate& t : m.tiles)
+  for (const TileRate& t : m.tiles) {
     json["tiles"].push_back(
         {{"rows", t.rows}, {"cols", t.cols}, {"fixed_us", t.fixed_us}, {"us_per_k", t.us_per_k}});
+    if (t.store_gbps > 0) json["tiles"].back()["store_gbps"] = t.store_gbps;
+  }
   for (const AttentionRate& a : m.attention)
     json["attention"].push_back({{"queries", a.queries},
                                  {"keys", a.keys},

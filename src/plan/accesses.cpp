@@ -14,10 +14,14 @@ struct Collect {
     slices({step.a, step.b});
     place(step.out);
     if (step.epilogue.bias) slices({step.bias});
+    if (step.live.buffer >= 0) slices({step.live});
     tiles(step.notify);
   }
   void operator()(const Elementwise& step) {
-    for (const Placement& from : step.from) place(from);
+    for (const Placement& from : step.from) {
+      place(from);
+      if (const auto* picked = std::get_if<placement::Indexed>(&from.form)) slices({picked->index});
+    }
     place(step.to);
     if (step.factors.buffer >= 0) slices({step.factors});
     if (step.epilogue.bias) slices({step.bias});
@@ -41,6 +45,9 @@ struct Collect {
     slices({step.q, step.grad, step.attended, step.lse, step.keys, step.values, step.q_grad, step.keys_grad,
             step.values_grad});
     tiles(step.notify);
+  }
+  void operator()(const AssignSlots& step) {
+    slices({step.ids, step.row_of, step.slot_of, step.counts, step.dropped});
   }
   void operator()(const Await& step) { found.counters = {step.counter}; }
   void operator()(const Notify& step) { found.counters = {step.counter}; }

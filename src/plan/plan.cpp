@@ -14,16 +14,32 @@ namespace shingle {
 
 std::string_view name(Role role) {
   static constexpr std::string_view names[] = {
-      "a",         "b",           "bias",    "residual",     "norm_weight",
-      "keys",      "values",      "down",    "topk_weights", "payload",
-      "grad",      "attended",    "lse",     "out",          "sum",
-      "keys_grad", "values_grad", "out_lse", "internal"};
+      "a",       "b",        "bias",         "residual", "norm_weight", "keys",
+      "values",  "down",     "topk_weights", "payload",  "grad",        "attended",
+      "lse",     "topk_ids", "out",          "sum",      "keys_grad",   "values_grad",
+      "out_lse", "dropped",  "counts",       "internal"};
+  static_assert(std::size(names) == static_cast<std::size_t>(Role::internal) + 1);
   return names[static_cast<std::size_t>(role)];
 }
 
 std::string_view name(CollectiveKind kind) {
   static constexpr std::string_view names[] = {"allreduce", "reducescatter", "allgather", "alltoall"};
   return names[static_cast<std::size_t>(kind)];
+}
+
+bool nccl_serves(CollectiveKind kind, const CollectiveConfig& config) {
+  const bool shards = kind == CollectiveKind::allgather || kind == CollectiveKind::reducescatter;
+  switch (config.algorithm) {
+    case Algorithm::tree:
+      return kind == CollectiveKind::allreduce;
+    case Algorithm::pat:
+      return shards && (config.protocol == Protocol::simple || config.protocol == Protocol::automatic);
+    case Algorithm::ring:
+      return kind != CollectiveKind::alltoall;
+    case Algorithm::automatic:
+      break;
+  }
+  return kind != CollectiveKind::alltoall || config.protocol == Protocol::automatic;
 }
 
 std::string_view name(LaneKind kind) {
@@ -98,6 +114,7 @@ std::string_view name(const Step& step) {
     std::string_view operator()(const Attend&) const { return "attend"; }
     std::string_view operator()(const Merge&) const { return "merge"; }
     std::string_view operator()(const AttendBackward&) const { return "attend-backward"; }
+    std::string_view operator()(const AssignSlots&) const { return "assign-slots"; }
   };
   return std::visit(Namer{}, step);
 }
@@ -124,6 +141,10 @@ std::int32_t find_buffer(const Plan& plan, Role role) {
 Slice whole(const Plan& plan, std::int32_t buffer, std::int32_t rank) {
   const Buffer& b = plan.buffers[static_cast<std::size_t>(buffer)];
   return {buffer, rank, 0, b.rows[static_cast<std::size_t>(rank)], 0, b.cols};
+}
+
+bool is_indexed(const Placement& at) {
+  return std::holds_alternative<placement::Indexed>(at.form);
 }
 
 std::vector<std::int32_t> ranks_of(const Placement& at, int world) {

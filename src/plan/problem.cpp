@@ -88,6 +88,16 @@ void validate_experts(const Problem& p) {
   if (p.routing->experts() != e.count)
     throw InvalidArgument(
         fmt::format("the routing has {} experts, the operator {}", p.routing->experts(), e.count));
+  if (e.capacity < 0) throw InvalidArgument(fmt::format("capacity = {} must not be negative", e.capacity));
+  if (p.has_slots() && !p.traits().takes_capacity())
+    throw InvalidArgument(
+        fmt::format("capacity = {}, but {} needs a routing of the host: use alltoall+grouped-gemm, "
+                    "grouped-gemm+alltoall or moe",
+                    e.capacity, name(p.op)));
+  if (p.routing->capacity() != e.capacity)
+    throw InvalidArgument(
+        fmt::format("the routing has {} slots for each expert, the operator a capacity of {}",
+                    p.routing->capacity(), e.capacity));
   if (p.routing->split() != p.traits().expert_split())
     throw InvalidArgument(
         sliced
@@ -95,7 +105,7 @@ void validate_experts(const Problem& p) {
                           name(p.op))
             : fmt::format("{} has a part of the experts on each rank: its routing must be split by expert",
                           name(p.op)));
-  for (int rank = 0; rank < p.world; ++rank)
+  for (int rank = 0; rank < p.world && !p.has_slots(); ++rank)
     if (p.routing->rows(rank) % e.topk != 0)
       throw InvalidArgument(fmt::format("rank {} routes {} rows, which is no multiple of topk = {}", rank,
                                         p.routing->rows(rank), e.topk));
@@ -123,9 +133,11 @@ Activation parse_activation(std::string_view text) {
 }
 
 void Problem::validate() const {
+  if (!is_floating(dtype))
+    throw InvalidArgument(fmt::format("dtype = {} is not f32, bf16 or f16", name(dtype)));
   if (world < 1 || world > max_planned_world)
     throw InvalidArgument(fmt::format("world = {} is outside [1, {}]", world, max_planned_world));
-  require_extent("m", m, traits().routes() ? 0 : 1);
+  require_extent("m", m, traits().routes() && !has_slots() ? 0 : 1);
   require_extent("n", n, 1);
   require_extent("k", k, 1);
   if (result_epilogue().activation == Activation::swiglu && n % 2 != 0)
@@ -144,7 +156,7 @@ void Problem::validate() const {
     if (traits().grouped) validate_experts(*this);
     std::int64_t most = 0;
     for (int r = 0; r < world; ++r) most = larger(most, routing->rows(r) / choices());
-    if (most != m)
+    if (most != m && !has_slots())
       throw InvalidArgument(fmt::format("m = {}, but the routing's largest rank has {} {}", m, most,
                                         traits().grouped ? "tokens" : "rows"));
   }
@@ -185,6 +197,7 @@ void Problem::validate() const {
 
 std::int64_t Problem::a_rows(int rank) const {
   if (traits().grouped && !traits().before) return routing->received(rank);
+  if (has_slots()) return m;
   if (traits().routes()) return routing->rows(rank) / choices();
   if (!traits().shards_a()) return m;
   std::int64_t rows = 0;
@@ -193,7 +206,7 @@ std::int64_t Problem::a_rows(int rank) const {
 }
 
 std::int64_t Problem::out_rows(int rank) const {
-  if (traits().combines()) return routing->rows(rank) / choices();
+  if (traits().combines()) return token_run(rank).rows;
   if (traits().routes()) return routing->received(rank);
   if (!traits().shards_out()) return m;
   std::int64_t rows = 0;
@@ -203,10 +216,12 @@ std::int64_t Problem::out_rows(int rank) const {
 
 std::int64_t Problem::global_rows() const {
   if (!traits().routes()) return m;
+  if (has_slots() && traits().after) return m * world;
   return routing->global_base(world) / (traits().after ? choices() : 1);
 }
 
 GlobalRun Problem::token_run(int rank) const {
+  if (has_slots()) return {0, rank * m, m};
   return {0, routing->global_base(rank) / choices(), routing->rows(rank) / choices()};
 }
 
@@ -309,6 +324,16 @@ bool Problem::operator==(const Problem& o) const {
          row_block == o.row_block && attention == o.attention && experts == o.experts && same_routing;
 }
 
+Problem with_m(Problem problem, std::int64_t m) {
+  problem.m = m;
+  if (!problem.has_slots()) return problem;
+  Experts& experts = problem.experts;
+  experts.capacity = static_cast<std::int32_t>(smaller(experts.capacity, m * experts.topk));
+  problem.routing =
+      std::make_shared<const Routing>(Routing::slots(problem.world, experts.count, experts.capacity));
+  return problem;
+}
+
 std::string describe(const Problem& p) {
   std::string text = p.traits().multiplies()
                          ? fmt::format("{} {}x{}x{} {}", name(p.op), p.m, p.n, p.k, name(p.dtype))
@@ -323,6 +348,7 @@ std::string describe(const Problem& p) {
     if (!a.lengths.empty()) text += fmt::format(", {} sequences", a.lengths.size());
   }
   if (p.traits().grouped) text += fmt::format(", {} of {} experts", p.experts.topk, p.experts.count);
+  if (p.has_slots()) text += fmt::format(" with a capacity of {}", p.experts.capacity);
   if (p.transpose_a) text += ", A transposed";
   if (p.transpose_b) text += ", B transposed";
   if (p.epilogue.bias) text += ", bias";

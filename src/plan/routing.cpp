@@ -22,8 +22,9 @@ Routing Routing::to_experts(std::vector<std::vector<std::int32_t>> dest, int exp
 
 Routing::Routing(std::vector<std::vector<std::int32_t>> dest, const Destinations& all)
     : dest_(std::move(dest)),
-      experts_(all.count == 0 ? world() : all.count),
-      per_rank_(experts_ / (all.split == ExpertSplit::by_slice || dest_.empty() ? 1 : world())),
+      experts_(all.count == 0 ? static_cast<int>(dest_.size()) : all.count),
+      per_rank_(experts_ /
+                (all.split == ExpertSplit::by_slice || dest_.empty() ? 1 : static_cast<int>(dest_.size()))),
       split_(all.split),
       prefix_(dest_.size()) {
   const auto count = static_cast<std::size_t>(experts_);
@@ -43,15 +44,38 @@ Routing::Routing(std::vector<std::vector<std::int32_t>> dest, const Destinations
     if (dest_[s].size() % block_rows == 0) prefix.insert(prefix.end(), counts.begin(), counts.end());
     bases_.push_back(bases_.back() + static_cast<std::int64_t>(dest_[s].size()));
   }
+  order_received();
+}
+
+void Routing::order_received() {
+  received_.clear();
   std::int64_t base = 0;
   for (int to = 0; to < experts_; ++to) {
     if (weight_of(to) == 0) base = 0;
     for (int source = 0; source < world(); ++source) {
       received_.push_back(base);
-      base += this->count(source, to);
+      base += count(source, to);
     }
     received_.push_back(base);
   }
+}
+
+Routing Routing::slots(int world, int experts, std::int64_t capacity) {
+  if (world < 1 || experts < 1 || experts % world != 0)
+    throw InvalidArgument(fmt::format("routing: {} experts do not divide among {} ranks", experts, world));
+  constexpr std::int64_t most = std::int64_t{1} << 31;
+  if (capacity < 1 || capacity >= most / (std::int64_t{experts} * world))
+    throw InvalidArgument(fmt::format("capacity = {} is outside [1, {}) for {} experts and {} ranks",
+                                      capacity, most / (std::int64_t{experts} * world), experts, world));
+  Routing slots =
+      to_experts(std::vector<std::vector<std::int32_t>>(static_cast<std::size_t>(world)), experts);
+  slots.capacity_ = capacity;
+  slots.dest_.clear();
+  slots.prefix_.clear();
+  for (std::size_t rank = 1; rank < slots.bases_.size(); ++rank)
+    slots.bases_[rank] = static_cast<std::int64_t>(rank) * experts * capacity;
+  slots.order_received();
+  return slots;
 }
 
 std::int64_t Routing::count_to_rank(int source, int rank) const {
@@ -62,7 +86,7 @@ std::int64_t Routing::count_to_rank(int source, int rank) const {
 }
 
 Routing::Row Routing::received_row(int rank, std::int64_t index) const {
-  const std::size_t sources = dest_.size() + 1;
+  const std::size_t sources = bases_.size();
   const auto first = received_.begin() + static_cast<std::ptrdiff_t>(first_expert(rank) * sources);
   // The last run that begins at or before the row: earlier ones that begin there are empty.
   const auto run =

@@ -11,11 +11,14 @@ std::vector<Role> roles_of(const Problem& problem) {
   if (problem.traits().chains()) roles.push_back(Role::down);
   if (problem.traits().attends) roles.insert(roles.end(), {Role::keys, Role::values});
   if (problem.traits().combines()) roles.push_back(Role::topk_weights);
+  if (problem.has_slots()) roles.push_back(Role::topk_ids);
   if (problem.traits().backward)
     roles.insert(roles.end(), {Role::grad, Role::attended, Role::lse, Role::keys_grad, Role::values_grad});
   roles.push_back(Role::out);
   if (problem.norm.residual) roles.push_back(Role::sum);
   if (problem.attention.returns_lse) roles.push_back(Role::out_lse);
+  if (problem.has_slots()) roles.push_back(Role::dropped);
+  if (problem.has_slots() && !problem.traits().combines()) roles.push_back(Role::counts);
   return roles;
 }
 
@@ -42,6 +45,12 @@ Shape shape_of(const Problem& problem, Role role, int rank) {
       return {problem.kv_rows(rank), problem.kv_cols()};
     case Role::topk_weights:
       return {problem.out_rows(rank), problem.experts.topk};
+    case Role::topk_ids:
+      return {problem.m, problem.experts.topk};
+    case Role::dropped:
+      return {1, 2};
+    case Role::counts:
+      return {problem.world, problem.weights()};
     case Role::grad:
     case Role::attended:
       return {problem.a_rows(rank), problem.k};
@@ -57,6 +66,12 @@ Shape shape_of(const Problem& problem, Role role, int rank) {
       break;
   }
   return {};
+}
+
+bool counts_tokens(const Problem& problem, Role role) {
+  if (!problem.has_slots()) return false;
+  return role == Role::topk_ids || role == Role::topk_weights ||
+         (role == Role::a && problem.traits().before) || (role == Role::out && problem.traits().combines());
 }
 
 std::vector<Role> roles_of(const Workload&) {
@@ -89,19 +104,31 @@ Shape shape_of(const Work& work, Role role, int rank) {
 
 namespace {
 
-bool is_f32(Role role) {
-  return role == Role::lse || role == Role::out_lse || role == Role::topk_weights;
+/// Of a role's matrix; `operands`: of all that have the type of the problem or the workload.
+DType type_of(Role role, DType operands) {
+  switch (role) {
+    case Role::lse:
+    case Role::out_lse:
+    case Role::topk_weights:
+      return DType::f32;
+    case Role::topk_ids:
+    case Role::dropped:
+    case Role::counts:
+      return DType::i32;
+    default:
+      return operands;
+  }
 }
 
 }  // namespace
 
 DType dtype_of(const Problem& problem, Role role) {
-  return is_f32(role) || (problem.f32_sums && role == Role::out) ? DType::f32 : problem.dtype;
+  return problem.f32_sums && role == Role::out ? DType::f32 : type_of(role, problem.dtype);
 }
 
 DType dtype_of(const Work& work, Role role) {
   const auto* problem = std::get_if<Problem>(&work);
-  return problem ? dtype_of(*problem, role) : dtype_of(work);
+  return problem ? dtype_of(*problem, role) : type_of(role, dtype_of(work));
 }
 
 std::int64_t bytes_of(const Problem& problem, Role role, int rank) {

@@ -70,6 +70,8 @@ std::int64_t Workload::k() const {
 void Workload::validate() const {
   if (world < 1 || world > max_planned_world)
     throw InvalidArgument(fmt::format("world = {} is outside [1, {}]", world, max_planned_world));
+  if (!is_floating(dtype))
+    throw InvalidArgument(fmt::format("dtype = {} is not f32, bf16 or f16", name(dtype)));
   check_count(computations.size(), "computations");
   check_count(collectives.size(), "collectives");
   for (const Computation& item : computations) {
@@ -77,6 +79,9 @@ void Workload::validate() const {
       if (size < 1 || size > max_extent)
         throw InvalidArgument(fmt::format("computation {} is {}x{}x{}: a size is outside [1, {}]", item.name,
                                           item.m, item.n, item.k, max_extent));
+    if (item.kind == ComputationKind::pass && item.k != 1)
+      throw InvalidArgument(
+          fmt::format("computation {} is a pass with k = {}; expected 1", item.name, item.k));
     check_after(item.after, collectives.size(), item.name, "collectives");
   }
   for (const Collective& item : collectives) {
@@ -96,6 +101,7 @@ WorkloadRows rows_of(const Workload& workload) {
   for (const Workload::Computation& item : workload.computations) {
     at.computations.push_back({at.out, item.m});
     at.out += item.m;
+    if (item.kind == ComputationKind::pass) at.payload = larger(at.payload, item.m);
   }
   const std::int64_t row_bytes = workload.n() * static_cast<std::int64_t>(size_bytes(workload.dtype));
   for (const Workload::Collective& item : workload.collectives) {

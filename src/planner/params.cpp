@@ -10,7 +10,8 @@
 namespace shingle {
 namespace {
 
-constexpr Names<Mover, 2> movers{{{Mover::copy_engine, "copy-engine"}, {Mover::store, "store"}}};
+constexpr Names<Mover, 3> movers{
+    {{Mover::automatic, "auto"}, {Mover::copy_engine, "copy-engine"}, {Mover::store, "store"}}};
 constexpr Names<CommOrder, 5> comm_orders{{{CommOrder::automatic, "auto"},
                                            {CommOrder::ring, "ring"},
                                            {CommOrder::reverse, "reverse"},

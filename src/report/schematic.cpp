@@ -60,6 +60,12 @@ double work(const Plan& plan, const Gemm& gemm) {
   return problem && problem->traits().chains() ? products * k / static_cast<double>(problem->k) : 1;
 }
 
+/// Part of the slots that are expected to have a token.
+double filled(const Plan& plan) {
+  const Problem& problem = plan.problem();
+  return static_cast<double>(problem.expected_rows()) / static_cast<double>(problem.experts.capacity);
+}
+
 double size_of(const Slice& slice) {
   return static_cast<double>(slice.rows) * static_cast<double>(slice.cols);
 }
@@ -75,7 +81,8 @@ double wire_elements(const Plan& plan, const Collective& collective) {
 double cost_us(const Plan& plan, const Segment& segment, const UnitCosts& costs) {
   const Step& step = plan.ranks[segment.rank].lanes[segment.lane].steps[segment.step];
   if (const auto* gemm = std::get_if<Gemm>(&step))
-    return costs.product_us * work(plan, *gemm) * elements(gemm->grid, segment.first, segment.last);
+    return costs.product_us * work(plan, *gemm) * elements(gemm->grid, segment.first, segment.last) *
+           (gemm->live.buffer >= 0 ? filled(plan) : 1);
   if (const auto* attend = std::get_if<Attend>(&step))
     return (costs.attend_us < 0 ? costs.product_us : costs.attend_us) *
            elements(attend->grid, segment.first, segment.last) * static_cast<double>(attend->keys.rows) /
@@ -88,8 +95,10 @@ double cost_us(const Plan& plan, const Segment& segment, const UnitCosts& costs)
     return costs.pass_us * elements(merge->grid, segment.first, segment.last);
   if (const auto* pass = std::get_if<Elementwise>(&step)) {
     const auto tiles = row_wise(*pass) ? std::max<std::int64_t>(pass->grid.tiles_n(), 1) : 1;
-    return costs.pass_us * elements(pass->grid, segment.first * tiles, segment.last * tiles);
+    return costs.pass_us * elements(pass->grid, segment.first * tiles, segment.last * tiles) *
+           (pass->from.size() == 1 && is_indexed(pass->from.front()) ? filled(plan) : 1);
   }
+  if (const auto* assign = std::get_if<AssignSlots>(&step)) return costs.pass_us * size_of(assign->row_of);
   if (const auto* collective = std::get_if<Collective>(&step))
     return costs.transfer_us * wire_elements(plan, *collective);
   if (const auto* copy = std::get_if<Copy>(&step)) return costs.transfer_us * size_of(copy->from);

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
+#include "demand.hpp"
 #include "grid/split.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/plan/placement.hpp"
@@ -43,9 +45,10 @@ double library_gemm_us(const Machine& machine, std::int64_t m, std::int64_t n, s
   double best = std::numeric_limits<double>::infinity();
   for (const TileRate& tile : machine.tiles) {
     const std::int64_t tiles = ceil_div(m, tile.rows) * ceil_div(n, tile.cols);
-    const std::int64_t waves = ceil_div(tiles, larger(workers, 1));
-    const double us = static_cast<double>(waves) *
-                      split_wave_us(machine, {0, 0, tile.rows, tile.cols}, tiles, depth, workers);
+    const double full = static_cast<double>(tiles) / larger(workers, 1);
+    const double idle = std::ceil(full) - full;
+    const double waves = full < 1 ? 1 : full + machine.library_tail * idle;
+    const double us = waves * split_wave_us(machine, {0, 0, tile.rows, tile.cols}, tiles, depth, workers);
     best = std::min(best, us);
   }
   return std::max(best / machine.library_rate, operands_us(machine, m + n, depth) / only_reads);
@@ -111,7 +114,7 @@ double Costs::bytes_of(const Slice& slice) const {
 }
 
 double Costs::width_of(const Slice& slice) const {
-  return static_cast<double>(size_bytes(plan_.buffers[static_cast<std::size_t>(slice.buffer)].dtype));
+  return element_bytes(plan_, slice);
 }
 
 /// Added time if several ranks receive the same output: threads that move the bytes themselves store to one
@@ -128,7 +131,8 @@ double Costs::memory_us(double bytes) const {
 double Costs::library_us(const Gemm& gemm, std::int32_t workers) const {
   const double gated = gemm.epilogue.activation == Activation::swiglu ? 2 : 1;
   const std::int64_t k = gemm.transpose_a ? gemm.a.rows : gemm.a.cols;
-  return gated * library_gemm_us(machine_, gemm.grid.rows, gemm.grid.cols, k, workers) +
+  return gated * stand_in_factor(gemm) *
+             library_gemm_us(machine_, gemm.grid.rows, gemm.grid.cols, k, workers) +
          store_again_us(gemm.out, area(gemm.grid.rows, gemm.grid.cols) * width_of(gemm.out.slice));
 }
 
@@ -162,15 +166,28 @@ double Costs::wave_of_us(const Gemm& gemm, std::int64_t item, double k) const {
              std::max(multiplied, operands(std::ranges::count(down, true), std::ranges::count(across, true)));
 }
 
+double Costs::store_gbps(const Step& step) const {
+  const auto* gemm = std::get_if<Gemm>(&step);
+  if (gemm == nullptr) return machine_.store_gbps;
+  const std::int64_t cols =
+      gemm->epilogue.activation == Activation::swiglu ? 2 * gemm->grid.tile_cols : gemm->grid.tile_cols;
+  const TileRate* least = nullptr;  // the smallest tile that holds the step's
+  for (const TileRate& tile : machine_.tiles)
+    if (tile.rows >= gemm->grid.tile_rows && tile.cols >= cols &&
+        (least == nullptr || area(tile.rows, tile.cols) < area(least->rows, least->cols)))
+      least = &tile;
+  return least != nullptr && least->store_gbps > 0 ? least->store_gbps : machine_.store_gbps;
+}
+
 double Costs::items_us(const Step& step, std::int64_t first, std::int64_t last, std::int32_t workers) const {
   double longest = 0;
   if (const auto* gemm = std::get_if<Gemm>(&step)) {
     const auto k = static_cast<double>(gemm->transpose_a ? gemm->a.rows : gemm->a.cols);
-    const double gated = gemm->epilogue.activation == Activation::swiglu ? 2 : 1;
+    const double gated = (gemm->epilogue.activation == Activation::swiglu ? 2 : 1) * stand_in_factor(*gemm);
     const TileGrid& grid = gemm->grid;
     const double rate = picks_rows(*gemm) ? machine_.picking_rate : 1;
     for (std::int64_t i = first; i < last; ++i) {
-      const TileRect rect = product_tile(*gemm, grid.tile(i)).rect;
+      const TileRect rect = tile_of(*gemm, i).rect;
       if (rect.rows == 0 || rect.cols == 0) continue;  // phantom
       const double one = machine_.whole_tiles
                              ? wave_of_us(*gemm, i, k)
@@ -193,6 +210,24 @@ double Costs::items_us(const Step& step, std::int64_t first, std::int64_t last, 
   return longest;
 }
 
+double Costs::assign_us(const AssignSlots& step) const {
+  return memory_us(bytes_of(step.slot_of) + bytes_of(step.row_of));
+}
+
+ProductTile Costs::tile_of(const Gemm& gemm, std::int64_t item) const {
+  ProductTile tile = product_tile(gemm, gemm.grid.tile(item));
+  if (gemm.live.buffer >= 0 && tile.group != nullptr)
+    tile.rect.rows =
+        std::clamp<std::int64_t>(plan_.problem().expected_rows() - tile.in_group, 0, tile.rect.rows);
+  return tile;
+}
+
+double Costs::filled(const Elementwise& step) const {
+  if (step.from.size() != 1 || !is_indexed(step.from.front())) return 1;
+  const Problem& problem = plan_.problem();
+  return static_cast<double>(problem.expected_rows()) / static_cast<double>(problem.experts.capacity);
+}
+
 /// Rows that a pass moves of a tile. Passes over the same rows, one for each destination, move their own rows
 /// only. A GPU backend carries them out as one kernel, which the simulator counts once.
 std::int64_t Costs::moved_rows(const Elementwise& step, const TileRect& rect) const {
@@ -203,19 +238,27 @@ std::int64_t Costs::moved_rows(const Elementwise& step, const TileRect& rect) co
          routing.count_before(routed->source, routed->dest, rect.row);
 }
 
+/// Workers that share an item. A kernel for flagged data deals single rows of all items to its CTAs.
+double Costs::workers_of_item(const Elementwise& step) const {
+  const auto flagged = [&](const Placement& at) {
+    return plan_.buffers[static_cast<std::size_t>(at.slice.buffer)].flagged;
+  };
+  if (machine_.sync_us == 0 || !(flagged(step.to) || std::ranges::any_of(step.from, flagged))) return 1;
+  const std::int32_t most = step.resources.most > 0 ? step.resources.most : plan_.workers;
+  return std::max(static_cast<double>(most) / static_cast<double>(larger(step.grid.tiles(), 1)), 1.0);
+}
+
 /// Time of an item's reads and writes, at a worker's rate or at its share of the memory bandwidth.
 double Costs::pass_us(const Elementwise& step, std::int64_t item, std::int32_t workers) const {
   const bool rows = row_wise(step);
   const TileRect rect = step.grid.rect(step.grid.tile(rows ? step.grid.linear({item, 0}) : item));
-  const double elements = area(moved_rows(step, rect), rows ? step.grid.cols : rect.cols);
+  const double elements = filled(step) * area(moved_rows(step, rect), rows ? step.grid.cols : rect.cols);
   const double written = elements * width_of(step.to.slice);
   const auto ranks_stored = static_cast<double>(replicas(step.to).size());
-  double bytes = written;
-  for (const Placement& from : step.from) bytes += elements * width_of(from.slice);
-  if (step.norm.residual) bytes += 2 * written;
+  const double bytes = pass_bytes(plan_, step, elements);
   const double in_memory = bytes * static_cast<double>(larger(workers, 1)) / memory_bytes_per_us_;
   const bool sums = step.from.size() > 1 && machine_.reduce_gbps > 0;
-  const double gbps = sums ? machine_.reduce_gbps : machine_.pass_gbps;
+  const double gbps = (sums ? machine_.reduce_gbps : machine_.pass_gbps) * workers_of_item(step);
   if (gbps == 0) return in_memory + store_again_us(step.to, written);
   // A kernel's worker stores to the second and later ranks itself; for host threads see store_again_us.
   const double more = machine_.contention.steals > 0 ? 0 : std::max(ranks_stored - 1, 0.0) * written;

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "shingle/machine/machine.hpp"
-#include "shingle/plan/plan.hpp"
+#include "shingle/plan/placement.hpp"
 
 namespace shingle::sim {
 
@@ -33,8 +33,20 @@ class Costs {
   /// Delay until a sleeping host thread notices that its link is done. It is measured as the time of an empty
   /// alltoall. 0 unless links are emulated.
   double wake_us() const;
+  /// Rate at which all workers of a rank store to others in this step. 0: the links' rate.
+  double store_gbps(const Step& step) const;
   /// Time of a copy within a rank's memory.
   double memory_us(double bytes) const;
+
+  /// Time of a pass over a rank's ids and slots.
+  double assign_us(const AssignSlots& step) const;
+  /// A tile of a product, without the rows that are expected to have no token.
+  ProductTile tile_of(const Gemm& gemm, std::int64_t item) const;
+  /// Part of the rows of a pass that it is expected to store: slots may be empty.
+  double filled(const Elementwise& step) const;
+  /// Part of a tiled step's time on `workers` workers that waits for memory (Contention::share). Fewer
+  /// workers ask for less at a time.
+  double memory_share(const Step& step, std::int32_t workers) const;
 
   double bytes_of(const Slice& slice) const;
   /// Bytes of an element.
@@ -47,7 +59,12 @@ class Costs {
   double multiply_us(std::int64_t rows, std::int64_t cols, std::int64_t tile_rows, std::int64_t tile_cols,
                      double k) const;
   std::int64_t moved_rows(const Elementwise& step, const TileRect& rect) const;
+  double workers_of_item(const Elementwise& step) const;
   double pass_us(const Elementwise& step, std::int64_t item, std::int32_t workers) const;
+  /// Time of a tiled step alone on `workers` workers, as if they were busy to the end.
+  double alone_us(const Step& step, std::int32_t workers) const;
+  /// Time of a product, relative to that of a real one: what it stands for may take longer.
+  double stand_in_factor(const Gemm& gemm) const;
   double store_again_us(const Placement& at, double bytes) const;
   double scores(std::int64_t first, std::int64_t rows, const TokenRange& keys) const;
   template <class Step>
@@ -63,6 +80,7 @@ class Costs {
   mutable std::map<std::pair<const Gemm*, std::int64_t>, double> waves_;
   // Cache of attention_flop_us(): the last step's
   mutable std::pair<const void*, double> attention_{};
+  mutable std::map<std::pair<const Step*, std::int32_t>, double> shares_;  // cache of memory_share()
 };
 
 }  // namespace shingle::sim

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "costs.hpp"
+#include "demand.hpp"
 #include "shingle/planner/planner.hpp"
 
 namespace shingle {
@@ -12,14 +13,16 @@ double product(std::int64_t a, std::int64_t b, std::int64_t c) {
   return static_cast<double>(a) * static_cast<double>(b) * static_cast<double>(c);
 }
 
-/// Reduces each rank to one lane with its Gemm, Attend and AttendBackward steps and nothing to wait for.
+/// Reduces each rank to one lane with its Gemm, Attend and AttendBackward steps, in a workload also its
+/// passes, and nothing to wait for.
 Plan computation_of(Plan plan) {
   for (RankPlan& rank : plan.ranks) {
     std::vector<Step> steps;
     for (Lane& lane : rank.lanes)
       for (Step& step : lane.steps)
         if (std::holds_alternative<Gemm>(step) || std::holds_alternative<Attend>(step) ||
-            std::holds_alternative<AttendBackward>(step))
+            std::holds_alternative<AttendBackward>(step) ||
+            (plan.workload() && std::holds_alternative<Elementwise>(step)))
           steps.push_back(std::move(step));
     rank.issue.assign(steps.size(), 0);
     rank.lanes.assign(1, {LaneKind::compute, "compute", std::move(steps)});
@@ -53,9 +56,8 @@ double wire_bytes(const Plan& plan) {
         const auto* call = std::get_if<Collective>(&step);
         if (!call) continue;
         const auto size = [&](const Slice& slice, std::int64_t rows) {
-          return product(rows, slice.cols,
-                         static_cast<std::int64_t>(
-                             size_bytes(plan.buffers[static_cast<std::size_t>(slice.buffer)].dtype)));
+          return static_cast<double>(rows) * static_cast<double>(slice.cols) *
+                 sim::element_bytes(plan, slice);
         };
         const auto ranks = static_cast<double>(plan.world());
         const double others = (ranks - 1) / ranks;
@@ -92,14 +94,15 @@ double peak_tflops(const Machine& machine) {
 double flops_of(const Workload& workload) {
   double flops = 0;
   for (const Workload::Computation& item : workload.computations)
-    flops += 2 * product(item.m, item.n, item.k);
+    if (item.kind != ComputationKind::pass) flops += 2 * product(item.m, item.n, item.k);
   return flops;
 }
 
 double flops_of(const Problem& p) {
   double most = 0;
   for (int rank = 0; rank < p.world; ++rank) {
-    const std::int64_t rows = p.traits().grouped                ? p.routing->received(rank)
+    const std::int64_t rows = p.has_slots()                     ? p.experts.count * p.expected_rows()
+                              : p.traits().grouped              ? p.routing->received(rank)
                               : p.op == Op::alltoall_gemm       ? p.out_rows(rank)
                               : p.op == Op::gemm_alltoall       ? p.a_rows(rank)
                               : p.op == Op::gemm_allgather_gemm ? p.a_rows(rank)

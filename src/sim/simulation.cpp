@@ -254,6 +254,8 @@ bool Simulation::step(LaneState& lane) {
   if (const auto* signal = std::get_if<Notify>(&step)) return notify(lane, *signal);
   if (const auto* call = std::get_if<Collective>(&step)) return collective(lane, *call);
   if (const auto* messages = std::get_if<Exchange>(&step)) return exchange(lane, *messages);
+  if (const auto* assign = std::get_if<AssignSlots>(&step))
+    return delayed(lane, noisy(machine_.launch_us + costs_.assign_us(*assign)));
   if (is_command(step)) return command(lane, step);
   const Launch* const launch = launch_of(lane);
   if (launch && launch->kind == LaunchKind::kernel && static_cast<std::size_t>(launch->first) < lane.step)

@@ -167,7 +167,7 @@ class Simulation {
   void retire(Index job);
   void give_back(Index rank, std::int32_t workers);
   void computes(Index rank, std::int32_t more);
-  double slowed_by_traffic(Index rank) const;
+  double slowed_by_traffic(Index rank, const Step& step, std::int32_t workers) const;
   void steal(Index rank, double us);
   void add_remote_bytes(const Step& step, std::int64_t item, Index rank, bool loads,
                         std::vector<double>& by_rank) const;

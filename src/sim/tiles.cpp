@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "demand.hpp"
 #include "plan/steps.hpp"
 #include "shingle/plan/placement.hpp"
 #include "simulation.hpp"
@@ -236,9 +237,10 @@ void Simulation::run(Index at) {
   const auto* gemm = std::get_if<Gemm>(pass.step);
   const double alone = gemm && Costs::is_library(*gemm)
                            ? costs_.library_us(*gemm, batch.workers)
-                           : costs_.items_us(*pass.step, batch.first, batch.last, batch.workers);
+                           // Its other batches share the memory's rate.
+                           : costs_.items_us(*pass.step, batch.first, batch.last, job.active);
   const double slower = options_.slowdown.empty() ? 1 : options_.slowdown[static_cast<std::size_t>(rank)];
-  batch.end = now_ + noisy(alone * slower * slowed_by_traffic(rank));
+  batch.end = now_ + noisy(alone * slower * slowed_by_traffic(rank, *pass.step, job.held));
   job.batches.push_back(at);
   events_.push(batch.end, What::batch, at, ++batch.version);
 }
@@ -332,8 +334,9 @@ void Simulation::computes(Index rank, std::int32_t more) {
 }
 
 /// Lagom Eq. 6: the part of a tile's time that waits for memory grows with the collectives' memory traffic.
-double Simulation::slowed_by_traffic(Index rank) const {
-  return machine_.contention.slowed(traffic_gbps_[static_cast<std::size_t>(rank)], machine_.memory_gbps);
+double Simulation::slowed_by_traffic(Index rank, const Step& step, std::int32_t workers) const {
+  const double taken = traffic_gbps_[static_cast<std::size_t>(rank)];
+  return taken == 0 ? 1 : Contention::slowed(costs_.memory_share(step, workers), taken, machine_.memory_gbps);
 }
 
 /// On shared cores, threads that move bytes take that time from the computing threads.
@@ -353,8 +356,8 @@ std::int32_t Simulation::move(Index at, bool loads) {
   const Job& job = jobs_[static_cast<std::size_t>(batch.job)];
   const Pass& pass = passes_[static_cast<std::size_t>(job.pass)];
   LaneState& lane = lanes_[static_cast<std::size_t>(job.lane)];
-  const bool slower = !loads && machine_.store_gbps > 0 && machine_.store_gbps < machine_.link.gbps;
-  const double longer = slower ? machine_.link.gbps / machine_.store_gbps : 1;
+  const double gbps = loads ? 0 : costs_.store_gbps(*pass.step);
+  const double longer = gbps > 0 ? std::max(machine_.link.gbps / gbps, 1.0) : 1;
   std::vector<double> bytes(plan_.ranks.size(), 0);
   for (std::int64_t item = batch.first; item < batch.last; ++item)
     add_remote_bytes(*pass.step, item, lane.rank, loads, bytes);
@@ -374,19 +377,19 @@ void Simulation::add_remote_bytes(const Step& step, std::int64_t item, Index ran
                                   std::vector<double>& by_rank) const {
   const TileGrid& grid = *grid_of(step);
   const auto* gemm = std::get_if<Gemm>(&step);
+  const auto* pass = std::get_if<Elementwise>(&step);
+  const double stored = pass && !loads ? costs_.filled(*pass) : 1;
   const auto rect = [&](std::int64_t position) {
-    const Tile tile = grid.tile(position);
-    return gemm ? product_tile(*gemm, tile).rect : grid.rect(tile);
+    return gemm ? costs_.tile_of(*gemm, position).rect : grid.rect(grid.tile(position));
   };
   const auto visit = [&](const Placement& at, std::int64_t position, std::int64_t cols) {
-    const auto width =
-        static_cast<double>(size_bytes(plan_.buffers[static_cast<std::size_t>(at.slice.buffer)].dtype));
+    const double width = element_bytes(plan_, at.slice);
     for_each_piece(at, grid, plan_.routing(), position, rect(position), [&](const Piece& piece) {
       if (piece.rank != rank)
-        by_rank[static_cast<std::size_t>(piece.rank)] += static_cast<double>(piece.rows * cols) * width;
+        by_rank[static_cast<std::size_t>(piece.rank)] +=
+            stored * static_cast<double>(piece.rows * cols) * width;
     });
   };
-  const auto* pass = std::get_if<Elementwise>(&step);
   const bool rows = pass && row_wise(*pass);
   const std::int64_t first = rows ? grid.linear({item, 0}) : item;
   const auto cols = [&](std::int64_t position) { return rect(position).cols; };

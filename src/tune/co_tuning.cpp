@@ -38,6 +38,12 @@ class Alike {
   }
 
   int count() const { return count_; }
+  /// True if NCCL serves all collectives of a number so.
+  bool serves(const Workload& workload, int number, const CollectiveConfig& config) const {
+    for (std::size_t i = 0; i < number_.size(); ++i)
+      if (number_[i] == number && !nccl_serves(workload.collectives[i].kind, config)) return false;
+    return true;
+  }
   std::vector<CollectiveConfig> each(const std::vector<CollectiveConfig>& configs) const {
     std::vector<CollectiveConfig> all;
     for (const int number : number_) all.push_back(configs[static_cast<std::size_t>(number)]);
@@ -60,8 +66,19 @@ class Alike {
 
 }  // namespace
 
-cotune::Space config_space(const Machine& machine) {
+cotune::Space resource_space(const Machine& machine) {
   return cotune::resource_space(std::clamp(machine.workers - 1, 1, most_channels), most_chunk_bytes);
+}
+
+cotune::Space config_space(const Machine& machine) {
+  cotune::Space space = resource_space(machine);
+  for (const Algorithm algorithm : {Algorithm::ring, Algorithm::tree})
+    for (const Protocol protocol : {Protocol::simple, Protocol::ll128, Protocol::ll})
+      space.subspaces.push_back({algorithm, protocol});
+  for (const Transport transport : {Transport::p2p, Transport::shm, Transport::net})
+    space.subspaces.push_back({{}, {}, transport});
+  space.threads = {0, 128, 256, 512};
+  return space;
 }
 
 ChunkedParams overlap_params(const Machine& machine, std::vector<CollectiveConfig> configs) {
@@ -78,7 +95,8 @@ cotune::Measurement measurement_of(const Plan& plan, const std::vector<Span>& sp
     const auto rank = static_cast<std::size_t>(span.rank);
     const Lane& lane = plan.ranks[rank].lanes[static_cast<std::size_t>(span.lane)];
     const auto step = lane.steps.begin() + span.step;
-    if (std::holds_alternative<Gemm>(*step)) computing[rank] += span.end_us - span.begin_us;
+    if (std::holds_alternative<Gemm>(*step) || std::holds_alternative<Elementwise>(*step))
+      computing[rank] += span.end_us - span.begin_us;
     if (!std::holds_alternative<Collective>(*step)) continue;
     const auto is_collective = [](const Step& s) { return std::holds_alternative<Collective>(s); };
     Meeting& meeting =
@@ -109,7 +127,9 @@ CoTuned co_tune(const Workload& workload, const OverlapMeter& measure, cotune::M
                 const cotune::Space& space, const cotune::Options& options, const std::vector<int>& alike) {
   workload.validate();
   const Alike classes(alike, workload.collectives.size());
-  cotune::Search search(method, space, classes.count(), options);
+  cotune::Search search(method, space, classes.count(), options, [&](int number, const CollectiveConfig& at) {
+    return classes.serves(workload, number, at);
+  });
   while (const auto configs = search.next()) search.tell(classes.together(measure(classes.each(*configs))));
   const std::vector<CollectiveConfig> configs = classes.each(search.best());
   return {configs, measure(configs), search.evaluations()};

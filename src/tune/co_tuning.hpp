@@ -12,8 +12,10 @@
 
 namespace shingle {
 
-/// Search space of a workload's collectives on a machine: up to 64 channels (NCCL's max.) and chunks of 32
-/// KiB to 4 MiB. At least one worker is left to computation.
+/// Resources of a workload's collectives on a machine: up to 64 channels (NCCL's max.) and chunks of 32 KiB
+/// to 4 MiB. At least one worker is left to computation.
+cotune::Space resource_space(const Machine& machine);
+/// All six parameters: also algorithm and protocol, transport, and up to 512 threads.
 cotune::Space config_space(const Machine& machine);
 
 /// Params for simulating a workload's plan. Products use the machine's tile size, and their workers are
@@ -26,8 +28,8 @@ cotune::Measurement simulate_overlap(const Workload& workload, const Machine& ma
                                      const std::vector<CollectiveConfig>& configs, bool beside = true,
                                      const SimOptions& options = {});
 
-/// Measurement from the spans of an epoch of a workload's plan. It holds the product time of the rank with
-/// the max. product time. For each collective, it holds the time from the last rank's arrival to the last
+/// Measurement from the spans of an epoch of a workload's plan. It holds the computing time of the rank with
+/// the max. computing time. For each collective, it holds the time from the last rank's arrival to the last
 /// rank's end.
 cotune::Measurement measurement_of(const Plan& plan, const std::vector<Span>& spans, double makespan_us);
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -32,6 +33,10 @@ class Slope {
 
 double slowdown(const ContentionSample& sample) {
   return sample.product_beside_us / sample.product_us - 1;
+}
+
+double share_of(const Contention& contention, const ContentionSample& sample, double memory_gbps) {
+  return contention.share(sample.computation, sample.moved, sample.product_us, memory_gbps);
 }
 
 double chunks(const ContentionSample& sample) {
@@ -65,8 +70,9 @@ struct Range {
   }
 };
 
-/// Fits V and `memory_share`, the part of a product's time that waits for memory. It tries values of V's two
-/// parameters. Each pair implies a `memory_share`; the least squares win.
+/// Fits V, and how much of each kind of computation's time waits for memory. It tries values of V's two
+/// parameters. Each pair implies the latter; the least squares win. How much a pass waits is known, as it
+/// reads nothing twice. So slow-downs of passes tell V itself.
 class TrafficFit {
  public:
   TrafficFit(const Machine& machine, const Samples& samples)
@@ -102,18 +108,30 @@ class TrafficFit {
   void try_out(double gbps, double chunk_bytes) {
     constexpr double noise = 0.01;  // of a slow-down: within it, the assumed V decides
     Contention tried = found_;
-    tried.channel_gbps = gbps, tried.chunk_bytes = chunk_bytes, tried.memory_share = 1;
-    std::vector<double> waiting;  // slow-down of a product that only waits for memory
-    Slope share;
+    tried.channel_gbps = gbps, tried.chunk_bytes = chunk_bytes;
+    std::vector<double> waiting;  // slow-down of a computation that only waits for memory
+    Slope share;                  // of products
+    std::array<Slope, computation_kinds> misses;
+    std::array<bool, computation_kinds> known{};
     for (const ContentionSample& sample : samples_) {
       const double taken = tried.traffic_gbps(sample.workers, static_cast<double>(sample.chunk_bytes));
-      waiting.push_back(tried.slowed(taken, memory_gbps_) - 1);
-      share.add(waiting.back(), slowdown(sample));
+      const double waits = Contention::slowed(1, taken, memory_gbps_) - 1;
+      waiting.push_back(waits);
+      if (sample.computation == ComputationKind::product) share.add(waits, slowdown(sample));
+      if (sample.moved.once == 0) continue;
+      const auto kind = static_cast<std::size_t>(sample.computation);
+      const auto part = [&](double bytes) {
+        return waits * bytes / (memory_gbps_ * 1e3) / sample.product_us;
+      };
+      misses[kind].add(part(sample.moved.again), slowdown(sample) - part(sample.moved.once));
+      known[kind] = true;
     }
     tried.memory_share = std::min(share.value(), 1.0);
+    for (std::size_t kind = 0; kind < known.size(); ++kind)
+      if (known[kind]) tried.misses[kind] = std::min(misses[kind].value(), 1.0);
     double cost = square(noise * std::log(gbps / assumed_gbps_));
     for (std::size_t i = 0; i < waiting.size(); ++i)
-      cost += square(slowdown(samples_[i]) - tried.memory_share * waiting[i]);
+      cost += square(slowdown(samples_[i]) - share_of(tried, samples_[i], memory_gbps_) * waiting[i]);
     if (cost >= least_cost_) return;
     least_cost_ = cost;
     found_ = tried;
@@ -132,7 +150,7 @@ void fit_own_workers(Machine& machine, const Samples& samples) {
   if (machine.memory_gbps > 0) contention = TrafficFit(machine, samples).best();
   Slope chunk_us, slower;
   for (const ContentionSample& sample : samples) {
-    slower.add(1, sample.beside_us / sample.us - 1);
+    if (sample.computation == ComputationKind::product) slower.add(1, sample.beside_us / sample.us - 1);
     if (sample.chunk_bytes == 0) continue;
     const double us = large_chunks_us(machine, sample);
     chunk_us.add(chunks(sample) / us, sample.us / us - 1);
@@ -157,9 +175,10 @@ void fit_shared_cores(Machine& machine, const Samples& samples) {
 Residual residual_of(const Machine& machine, const ContentionSample& sample) {
   const Contention& contention = machine.contention;
   const double taken = contention.traffic_gbps(sample.workers, static_cast<double>(sample.chunk_bytes));
-  const double slowed = sample.calls > 0
-                            ? 1 + contention.steals * sample.calls * sample.us / sample.product_us
-                            : contention.slowed(taken, machine.memory_gbps);
+  const double slowed =
+      sample.calls > 0
+          ? 1 + contention.steals * sample.calls * sample.us / sample.product_us
+          : Contention::slowed(share_of(contention, sample, machine.memory_gbps), taken, machine.memory_gbps);
   const double beside = sample.calls > 0 ? sample.us + contention.wake_us
                                          : alone_us(machine, sample) * (1 + contention.collective_slowdown);
   return {slowed / (1 + slowdown(sample)) - 1, beside / sample.beside_us - 1};
@@ -202,15 +221,20 @@ std::string describe_fit(const Machine& machine) {
         "V = NC * {:.1f} GB/s{}, products wait for memory {:.1f}% of their time, collectives "
         "are {:.1f}% slower beside them",
         found.channel_gbps, part, 100 * found.memory_share, 100 * found.collective_slowdown);
+    for (const ComputationKind kind : all_computation_kinds)
+      if (const auto missed = found.misses_of(kind); missed && kind != ComputationKind::pass)
+        text += fmt::format(", caches miss {:.0f}% of what a {} reads again", 100 * *missed, name(kind));
     if (found.chunk_us) text += fmt::format(" and take {:.3f} us a chunk", *found.chunk_us);
     on = fmt::format(" on {} workers", farthest.workers);
   }
-  return text + fmt::format(
-                    "; residuals of {} samples: products {:.1f}%, collectives {:.1f}%; farthest: products "
-                    "{:+.1f}% beside {} of {}{}",
-                    samples.size(), 100 * found.product_residual.value_or(0),
-                    100 * found.collective_residual.value_or(0), 100 * residual_of(machine, farthest).product,
-                    name(farthest.traffic), format_bytes(farthest.bytes), on);
+  return text +
+         fmt::format(
+             "; residuals of {} samples: computations {:.1f}%, collectives {:.1f}%; farthest: {} {:+.1f}% "
+             "beside {} of {}{}",
+             samples.size(), 100 * found.product_residual.value_or(0),
+             100 * found.collective_residual.value_or(0), name(farthest.computation),
+             100 * residual_of(machine, farthest).product, name(farthest.traffic),
+             format_bytes(farthest.bytes), on);
 }
 
 }  // namespace shingle::tuning

@@ -9,7 +9,7 @@ namespace shingle::tuning {
 
 /// Ratio of predicted to measured time of a sample, minus 1.
 struct Residual {
-  double product = 0;     ///< of the product beside collectives
+  double product = 0;     ///< of the product or other computation beside collectives
   double collective = 0;  ///< of the collective beside products
 };
 Residual residual_of(const Machine& machine, const ContentionSample& sample);
@@ -18,11 +18,11 @@ Residual residual_of(const Machine& machine, const ContentionSample& sample);
 /// not determine keep their values.
 ///
 /// If collectives have workers of their own, the fit sets V's `channel_gbps` and `chunk_bytes` (with several
-/// chunk sizes), `memory_share`, `chunk_us` and `collective_slowdown`. Otherwise it sets `steals` and
-/// `wake_us`.
+/// chunk sizes), `memory_share`, `misses`, `chunk_us` and `collective_slowdown`. Otherwise it sets `steals`
+/// and `wake_us`.
 ///
-/// Slow-downs in proportion to V do not determine V itself. The fit then takes the V nearest to three times
-/// the bytes on the wire: read, received and written.
+/// Slow-downs of products in proportion to V do not determine V itself; those of passes do. Without samples
+/// of passes, the fit takes the V nearest to three times the bytes on the wire: read, received and written.
 Contention fit_contention(const Machine& machine);
 
 /// Returns "V = NC · 36.0 GB/s · C / (C + 64.0 KiB) …", with the residuals and the worst sample.

@@ -29,10 +29,10 @@ void Profiler::contention() {
     shared_cores();
 }
 
-/// Stores a sample in place of an earlier one of the same collective.
+/// Stores a sample in place of an earlier one of the same computation and collective.
 void Profiler::keep(const ContentionSample& sample) {
   const auto key = [](const ContentionSample& s) {
-    return std::tuple(s.traffic, s.ranks, s.workers, s.chunk_bytes, s.bytes);
+    return std::tuple(s.computation, s.traffic, s.ranks, s.workers, s.chunk_bytes, s.bytes);
   };
   std::erase_if(machine_.contention_samples, [&](const auto& known) { return key(known) == key(sample); });
   machine_.contention_samples.push_back(sample);
@@ -90,7 +90,8 @@ std::optional<ContentionSample> Profiler::beside(const Plan& product, double alo
                           .us = found.alone_us,
                           .beside_us = found.collective_us,
                           .product_us = alone_us,
-                          .product_beside_us = found.product_us};
+                          .product_beside_us = found.product_us,
+                          .moved = plans_.moved_by(product)};
 }
 
 /// Measures products beside collectives that run as long, by collective, workers and size. The product has
@@ -119,9 +120,66 @@ void Profiler::own_workers() {
     }
   }
   if (!product || machine_.contention_samples.empty()) return;
+  other_computations();
   if (!can_.tiles.empty() && options_.chunk_bytes == 0) machine_.contention.persistent = comes_late(*product);
-  fit(fmt::format("{} products beside collectives on workers of their own, of 2 to 32 workers",
+  fit(
+      fmt::format("{} products, attentions and passes beside collectives on workers of their own, of 2 to 32 "
+                  "workers",
                   name(dtype_)));
+}
+
+/// An attention or a pass that takes about as long as a collective. Nothing if the backend does not serve it.
+std::optional<Plan> Profiler::computation(ComputationKind kind) {
+  const bool on_cores = !calls_take_;
+  const Plan plan = kind == ComputationKind::pass ? plans_.pass(on_cores ? 1 << 13 : 1 << 16)
+                                                  : plans_.attention(on_cores ? 512 : 4096, on_cores ? 4 : 32,
+                                                                     on_cores ? 64 : 128, true);
+  try {
+    watch_.us(plan);
+  } catch (const Unsupported&) {
+    return std::nullopt;
+  }
+  return plan;
+}
+
+/// Time of a computation on all but `left` workers. cuDNN's attentions and passes take all SMs that they get:
+/// where leaving workers changes nothing, the time follows from that on all. A pass is slower only if the
+/// workers left do not saturate memory.
+double Profiler::without_workers_us(const Plan& plan, ComputationKind kind, double all_us,
+                                    std::int32_t left) {
+  const double all = machine_.workers, rest = all - left;
+  const auto pass_us = [&](double workers) {
+    return std::max(1.0, machine_.memory_gbps / (workers * machine_.pass_gbps));
+  };
+  const double slower = kind == ComputationKind::attention ? all / rest
+                        : machine_.pass_gbps > 0           ? pass_us(rest) / pass_us(all)
+                                                           : 1;
+  const double us = watch_.step_us(plans_.beside(plan, {.products = 3, .left = left}), 0);
+  return us > all_us * (1 + (slower - 1) / 2) ? us : all_us * slower;
+}
+
+/// Measures attentions and passes beside all-reduces: each has its own demand of memory (Lagom Eq. 6).
+void Profiler::other_computations() {
+  for (const ComputationKind kind : {ComputationKind::attention, ComputationKind::pass}) {
+    if (!next(fmt::format("{} beside collectives", kind == ComputationKind::pass ? "passes" : "attention")))
+      continue;
+    const std::optional<Plan> plan = computation(kind);
+    if (!plan) continue;
+    const double all_us = watch_.step_us(plans_.beside(*plan, {.products = 3}), 0);
+    for (const std::int32_t workers : channels) {
+      if (workers >= machine_.workers) continue;
+      const double alone = without_workers_us(*plan, kind, all_us, workers);
+      auto sample = beside(*plan, alone,
+                           {.kind = CollectiveKind::allreduce,
+                            .bytes = messages[1],
+                            .workers = workers,
+                            .chunk_bytes = options_.chunk_bytes,
+                            .left = workers});
+      if (!sample) continue;
+      sample->computation = kind;
+      keep(*sample);
+    }
+  }
 }
 
 /// True if a collective that starts after a product's begin, with too few workers left, waits for the
@@ -135,28 +193,41 @@ bool Profiler::comes_late(const Plan& product) {
   return watch_.lane_us(late, 1) > 0.9 * watch_.lane_us(late, 0);
 }
 
-/// Measures how much a GEMM loses to collectives whose threads share its cores, relative to the collectives'
-/// time alone. Nearly empty calls show how much later collectives start beside it.
+/// Measures how much computations lose to collectives whose threads share their cores, relative to the
+/// collectives' time alone. Nearly empty calls show how much later collectives start beside them.
 void Profiler::shared_cores() {
-  constexpr std::int64_t size = 1024;
-  constexpr double share = 0.3;  // of the products' time
-  constexpr int most_calls = 20, products = 4;
-  constexpr double whole = size * size * 4;
   if (!next("computation beside communication")) return;
-  const Plan product = plans_.reduced_product(size);
-  const auto plan = [&](int gemms, int calls, double bytes) {
-    return plans_.beside(product, {.products = gemms, .calls = calls, .bytes = bytes});
+  share_cores_with(plans_.reduced_product(1024), ComputationKind::product);
+  for (const ComputationKind kind : {ComputationKind::attention, ComputationKind::pass})
+    if (const auto plan = computation(kind)) share_cores_with(*plan, kind);
+  fit("GEMMs, attentions and passes beside up to 20 all-reduces on the same cores, which take up to 0.3 of "
+      "their time");
+}
+
+void Profiler::share_cores_with(const Plan& computation, ComputationKind kind) {
+  constexpr double share = 0.3;  // of the computations' time
+  constexpr int most_calls = 20, computations = 4;
+  constexpr double whole = 1024.0 * 1024 * 4;
+  const auto plan = [&](int count, int calls, double bytes) {
+    return plans_.beside(computation, {.products = count, .calls = calls, .bytes = bytes});
   };
-  const double alone = at_one_pace(plan(products, 0, 0));
+  const double alone = at_one_pace(plan(computations, 0, 0));
   for (const double bytes : {whole / 256, whole / 4, whole}) {
     const int several = bytes < whole / 64 ? most_calls : 4;
     const double us = watch_.lane_us(plan(0, several, bytes), 0) / several;
     const int calls = std::clamp(static_cast<int>(share * alone / us), 1, most_calls);
-    const double beside_us = watch_.lane_us(plan(2 * products, several, bytes), 1) / several;
-    keep({Traffic::allreduce, size_, 0, 0, bytes, us, beside_us, alone,
-          at_one_pace(plan(products, calls, bytes)), calls});
+    const double beside_us = watch_.lane_us(plan(2 * computations, several, bytes), 1) / several;
+    keep({.traffic = Traffic::allreduce,
+          .ranks = size_,
+          .bytes = bytes,
+          .us = us,
+          .beside_us = beside_us,
+          .product_us = alone,
+          .product_beside_us = at_one_pace(plan(computations, calls, bytes)),
+          .calls = calls,
+          .computation = kind,
+          .moved = plans_.moved_by(computation)});
   }
-  fit("GEMMs beside up to 20 all-reduces on the same cores, which take up to 0.3 of their time");
 }
 
 }  // namespace shingle::tuning

@@ -30,7 +30,7 @@ double Profiler::collectives_s() const {
 
 double Profiler::contention_s() const {
   if (size_ < 2) return 0;
-  constexpr int samples_of_channels = 24, samples_of_cores = 3;
+  constexpr int samples_of_channels = 32, samples_of_cores = 9;
   const double us = 8 * reference_us_.front() + 2 * watch_.timing().run_us;
   return calls_take_ ? runs_s(samples_of_channels, us, true) : 4 * runs_s(samples_of_cores, us, true);
 }

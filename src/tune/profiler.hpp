@@ -53,9 +53,13 @@ class Profiler {
   // Computation beside communication (profile_contention.cpp).
   void contention();
   void own_workers();
+  void other_computations();
+  std::optional<Plan> computation(ComputationKind kind);
+  double without_workers_us(const Plan& plan, ComputationKind kind, double all_us, std::int32_t left);
   std::optional<ContentionSample> beside(const Plan& product, double alone_us, Beside what);
   bool comes_late(const Plan& product);
   void shared_cores();
+  void share_cores_with(const Plan& computation, ComputationKind kind);
   void keep(const ContentionSample& sample);
   void fit(std::string text);
 

@@ -4,7 +4,9 @@
 #include <utility>
 
 #include "planner/common/builder.hpp"
+#include "shingle/base/error.hpp"
 #include "shingle/planner/planner.hpp"
+#include "sim/demand.hpp"
 
 namespace shingle::tuning {
 namespace {
@@ -59,6 +61,23 @@ CollectiveKind kind_of(Op op) {
     default:
       return CollectiveKind::allreduce;
   }
+}
+
+/// The first step of a rank that computes.
+Step computing_step(const Plan& plan, int rank) {
+  for (const Lane& lane : plan.ranks[static_cast<std::size_t>(rank)].lanes)
+    for (const Step& step : lane.steps)
+      if (std::holds_alternative<Gemm>(step) || std::holds_alternative<Attend>(step) ||
+          std::holds_alternative<Elementwise>(step))
+        return step;
+  throw InvalidArgument("the plan computes nothing");
+}
+
+Step on_workers(Step step, std::int32_t most) {
+  if (auto* gemm = std::get_if<Gemm>(&step)) gemm->resources = {1, most};
+  if (auto* attend = std::get_if<Attend>(&step)) attend->resources = {1, most};
+  if (auto* pass = std::get_if<Elementwise>(&step)) pass->resources = {1, most};
+  return step;
 }
 
 /// Numbers of tiles down and across with a product of nearly `most`, for a nearly square matrix. They are
@@ -290,26 +309,31 @@ double TimedPlans::first_group(const Plan& product) const {
          static_cast<double>(gemm.grid.tiles());
 }
 
-Plan TimedPlans::beside(const Plan& product, const Beside& what) const {
-  Plan base = product;
+MovedBytes TimedPlans::moved_by(const Plan& computation) const {
+  return sim::moved_by(computation, computing_step(computation, 0), machine_);
+}
+
+Plan TimedPlans::beside(const Plan& computation, const Beside& what) const {
+  Plan base = computation;
   const auto moved = static_cast<std::int32_t>(base.buffers.size());
   const double row_bytes = static_cast<double>(kibi * static_cast<std::int64_t>(size_bytes(dtype_)));
   const std::int64_t part = larger(static_cast<std::int64_t>(what.bytes / row_bytes) / world_, 1);
   const std::int64_t rows = part * world_;
-  const bool baseline = product.mechanism == Mechanism::sequential;  // cuBLASLt or oneDNN chooses its workers
+  // cuBLASLt or oneDNN chooses its workers.
+  const bool chooses = computation.mechanism == Mechanism::sequential &&
+                       std::holds_alternative<Gemm>(computing_step(computation, 0));
   base.buffers.push_back({"moved", Role::internal, dtype_,
                           std::vector<std::int64_t>(static_cast<std::size_t>(world_), rows), kibi, 1});
   return with_lanes(base, [&](int rank) {
     std::vector<Lane> lanes;
     if (what.products > 0) {
-      auto gemm = std::get<Gemm>(steps_of<Gemm>(product, rank).front());
-      gemm.resources = {1, machine_.workers - what.left};
-      lanes.push_back(compute_lane(std::vector<Step>(static_cast<std::size_t>(what.products), gemm)));
+      const Step step = on_workers(computing_step(computation, rank), machine_.workers - what.left);
+      lanes.push_back(compute_lane(std::vector<Step>(static_cast<std::size_t>(what.products), step)));
     }
     if (what.calls > 0) {
       std::vector<Step> steps;
       if (what.late) {
-        const auto gemm = std::get<Gemm>(steps_of<Gemm>(product, rank).front());
+        const auto gemm = std::get<Gemm>(steps_of<Gemm>(computation, rank).front());
         const TileNotify& counts = gemm.notify.front();
         const std::int64_t tiles = gemm.grid.tiles_before(counts.ends.front());
         steps.push_back(Await{{counts.counter, rank, counts.entry(0)}, static_cast<std::uint32_t>(tiles)});
@@ -321,7 +345,7 @@ Plan TimedPlans::beside(const Plan& product, const Beside& what) const {
                             .recv = what.kind == CollectiveKind::reducescatter ? own : matrix,
                             .send_rows = {},
                             .recv_rows = {},
-                            .resources = {what.workers, baseline ? 0 : what.workers},
+                            .resources = {what.workers, chooses ? 0 : what.workers},
                             .config = {.channels = what.workers, .chunk_bytes = what.chunk_bytes}};
       steps.insert(steps.end(), static_cast<std::size_t>(what.calls), call);
       lanes.push_back(communicate_lane(std::move(steps)));

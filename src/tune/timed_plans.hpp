@@ -29,15 +29,15 @@ struct Tiled {
   std::int64_t waves = 0;
 };
 
-/// A product, and collectives beside it on a matrix of their own.
+/// A product or another computation, and collectives beside it on a matrix of their own.
 struct Beside {
-  int products = 1;
+  int products = 1;  ///< or other computations
   int calls = 0;
   CollectiveKind kind = CollectiveKind::allreduce;
   double bytes = 0;              ///< of a call, as in Sample
   std::int32_t workers = 0;      ///< of a call
   std::int64_t chunk_bytes = 0;  ///< chunk size of a call; 0: NCCL's choice
-  std::int32_t left = 0;         ///< workers that the product leaves
+  std::int32_t left = 0;         ///< workers that the computation leaves, if it can
   /// Calls wait for the first tiles of a product that counts them; the wait takes one of `left`
   bool late = false;
 };
@@ -106,7 +106,9 @@ class TimedPlans {
   double first_group(const Plan& product) const;
   /// The product of a gemm+allreduce, by cuBLASLt or oneDNN.
   Plan reduced_product(std::int64_t size) const;
-  Plan beside(const Plan& product, const Beside& what) const;
+  /// `computation`: its first tiled step is done; that of tiled(), reduced_product(), attention() or pass().
+  Plan beside(const Plan& computation, const Beside& what) const;
+  MovedBytes moved_by(const Plan& computation) const;
 
  private:
   Plan sequential(const Problem& problem) const;

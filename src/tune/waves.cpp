@@ -64,25 +64,26 @@ std::vector<std::vector<double>> routed_bytes(const SignalGrid& tiles, const Pro
   return bytes;
 }
 
-/// Time of a tile beside collectives, relative to its time alone (as in the simulator).
-double slowed_by_traffic(const Machine& machine, std::int32_t collective_workers) {
+/// Time of a tile of a product that takes `us` beside collectives, relative to its time alone (as in the
+/// simulator).
+double slowed_by_traffic(const Machine& machine, std::int32_t collective_workers, const MovedBytes& moved,
+                         double us) {
   const Contention& contention = machine.contention;
-  const double all = machine.memory_gbps, taken = contention.traffic_gbps(collective_workers, 0);
-  if (all == 0 || taken == 0) return 1;
-  return 1 + contention.memory_share * (all / std::max(all - taken, 0.05 * all) - 1);
+  return Contention::slowed(contention.share(ComputationKind::product, moved, us, machine.memory_gbps),
+                            contention.traffic_gbps(collective_workers, 0), machine.memory_gbps);
 }
 
 /// Sets the end of each wave: the time when its last tile with output is computed. Times are the max. over
 /// ranks, so the rank with the most rows counts. Waves after the first run beside collectives, for as long as
 /// these take.
-void compute(WaveModel& model, const SignalGrid& tiles, double wave_us) {
+void compute(WaveModel& model, const SignalGrid& tiles, double wave_us, const MovedBytes& moved) {
   const TileGrid& grid = tiles.grid;
   const auto waves = [&](std::int64_t end) {
     return static_cast<double>(ceil_div(grid.tiles_before(end), tiles.workers));
   };
   const double all_us = waves(grid.positions()) * wave_us;
   const double sending_us = tiles.waves() > 0 ? model.send_us(0, tiles.waves()) : 0;
-  const double slower = 1 + (slowed_by_traffic(model.machine, model.workers) - 1) *
+  const double slower = 1 + (slowed_by_traffic(model.machine, model.workers, moved, all_us) - 1) *
                                 std::min(sending_us / std::max(all_us, 1e-9), 1.0);
   const double begins_us = model.machine.launch_us + model.machine.hooked_us;
   model.computed_us = {begins_us};
@@ -123,7 +124,10 @@ Result<WaveModel> model_of(const SignalGrid& tiles, const Problem& problem, cons
   model.latency_us = machine.lone_latency_of(true) *
                      collective_us(machine, model.traffic, problem.world, collective_workers, 0);
   model.bytes = tiles.ranks.empty() ? equal_bytes(tiles, problem) : routed_bytes(tiles, problem);
-  compute(model, tiles, wave);
+  const TileGrid& grid = tiles.grid;
+  compute(model, tiles, wave,
+          product_moves({grid.rows, grid.cols, problem.k, grid.tile_rows, grid.tile_cols},
+                        static_cast<double>(size_bytes(problem.dtype))));
   return model;
 }
 

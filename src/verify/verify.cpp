@@ -54,6 +54,7 @@ std::int64_t completing_workers(const Step& step) {
     return merge->gates.empty() ? std::max(merge->resources.least, 1) : 0;
   if (const auto* back = std::get_if<AttendBackward>(&step))
     return back->gates.empty() ? std::max(back->resources.least, 1) : 0;
+  if (const auto* assign = std::get_if<AssignSlots>(&step)) return std::max(assign->resources.least, 1);
   return 0;
 }
 

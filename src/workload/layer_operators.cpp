@@ -65,9 +65,7 @@ class Layers {
     if (!options_.sequence_parallel)
       throw InvalidArgument(
           fmt::format("{}: an mlp needs sequence parallelism, because it gathers and scatters tokens", name));
-    if (model_.activation == Activation::none)
-      throw InvalidArgument(fmt::format(
-          "{}: an mlp needs an activation that a GEMM can apply; the model has another one", name));
+    require_activation(name);
     Problem problem = base(Op::mlp, options_.tokens, model_.hidden, model_.hidden);
     problem.inner = inner;
     problem.epilogue.activation = model_.activation;
@@ -77,23 +75,48 @@ class Layers {
     weight_gradients(name + "_down", inner, model_.hidden);
   }
 
+  /// Routed experts: a rank has some of them whole, or its part of each (options.ep = 1).
   void experts() {
-    if (known("moe_down")) return;  // avoids making routings again, which are large
-    share("experts", model_.experts);
-    const ExpertRoutings routings = make_expert_routings(options_.tp, options_.tokens, model_.experts,
-                                                         model_.experts_per_token, options_.seed);
-    const std::int64_t up = model_.gated ? 2 * model_.moe_ffn : model_.moe_ffn;
-    Problem dispatch = routed(Op::alltoall_gemm, up, model_.hidden, routings.dispatch);
-    dispatch.epilogue.activation = model_.activation;
-    add("moe_up", dispatch);
-    add("moe_down", routed(Op::gemm_alltoall, model_.hidden, model_.moe_ffn, routings.combine));
+    const bool sliced = options_.ep == 1 && options_.tp > 1;
+    const std::int64_t inner = sliced ? share("ffn size of an expert", model_.moe_ffn) : model_.moe_ffn;
+    if (!sliced) share("experts", model_.experts);
+    if (options_.mlp) {
+      require_activation("moe");
+      Problem both = routed(sliced ? Op::moe_tp : Op::moe, model_.hidden, model_.hidden);
+      both.inner = inner;
+      both.epilogue.activation = model_.activation;
+      return add("moe", both);
+    }
+    Problem up = routed(sliced ? Op::allgather_grouped_gemm : Op::alltoall_grouped_gemm,
+                        model_.gated ? 2 * inner : inner, model_.hidden);
+    up.epilogue.activation = model_.activation;
+    add("moe_up", up);
+    add("moe_down",
+        routed(sliced ? Op::grouped_gemm_reducescatter : Op::grouped_gemm_alltoall, model_.hidden, inner));
   }
 
-  Problem routed(Op op, std::int64_t n, std::int64_t k, const Routing& routing) const {
+  Problem routed(Op op, std::int64_t n, std::int64_t k) {
     Problem problem = base(op, 0, n, k);
-    problem.routing = std::make_shared<const Routing>(routing);
-    for (int rank = 0; rank < options_.tp; ++rank) problem.m = larger(problem.m, problem.routing->rows(rank));
+    problem.experts = {static_cast<std::int32_t>(model_.experts),
+                       static_cast<std::int32_t>(model_.experts_per_token)};
+    const std::int64_t most = ceil_div(options_.tokens, options_.tp);
+    problem.m = most;
+    if (routing_ == nullptr) {  // the operators of a model share it, as it is large
+      std::vector<std::int64_t> tokens;
+      for (int rank = 0; rank < options_.tp; ++rank)
+        tokens.push_back(std::clamp<std::int64_t>(options_.tokens - rank * most, 0, most));
+      routing_ = std::make_shared<const Routing>(make_topk_routing(RoutingPattern::random, options_.tp,
+                                                                   tokens, problem.experts, options_.seed,
+                                                                   problem.traits().expert_split()));
+    }
+    problem.routing = routing_;
     return problem;
+  }
+
+  void require_activation(const std::string& name) const {
+    if (model_.activation == Activation::none)
+      throw InvalidArgument(fmt::format(
+          "{}: one operator needs an activation that a GEMM can apply; the model has another one", name));
   }
 
   /// Weight split by outputs: needs all tokens and leaves no sum.
@@ -158,6 +181,7 @@ class Layers {
   const ModelConfig& model_;
   const LayerOptions& options_;
   std::vector<LayerOp> operators_;
+  std::shared_ptr<const Routing> routing_;
 };
 
 /// The kind of one layer; -1: every kind once.
@@ -179,6 +203,10 @@ std::vector<LayerOp> layer_operators(const ModelConfig& model, const LayerOption
     throw InvalidArgument(fmt::format("tp = {} is outside [1, {}]", options.tp, max_planned_world));
   if (options.tokens < 1 || options.tokens > max_extent)
     throw InvalidArgument(fmt::format("tokens = {} is outside [1, {}]", options.tokens, max_extent));
+  if (options.ep != 0 && options.ep != 1 && options.ep != options.tp)
+    throw InvalidArgument(fmt::format(
+        "ep = {} is neither 1 nor tp = {}: ranks have parts of all experts, or some experts whole",
+        options.ep, options.tp));
   Layers layers(model, options);
   for (const LayerKind& kind : kinds_of(model, options.layer)) layers.add(kind);
   return layers.take();

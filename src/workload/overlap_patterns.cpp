@@ -14,7 +14,7 @@ using Products = std::vector<Workload::Computation>;
 
 constexpr std::array<std::string_view, 3> names{"fsdp", "tp", "ep"};
 
-/// GEMMs of a model's blocks on one rank; `tp` ranks share each weight.
+/// Computations of a model's blocks on one rank; `tp` ranks share each weight.
 class Blocks {
  public:
   Blocks(const ModelConfig& model, const PatternOptions& options, int tp)
@@ -24,23 +24,29 @@ class Blocks {
     const std::int64_t cols = share("heads", model_.heads) * model_.head_dim;
     const std::int64_t kv = larger(model_.kv_heads / tp_, 1) * model_.head_dim;
     const std::int64_t seen = options_.sequence > 0 ? smaller(options_.sequence, tokens) : tokens;
-    // On average, scores and weighted sums each cover half of the sequence.
-    return {{"qkv", tokens, cols + 2 * kv, model_.hidden},
-            {"attention", tokens, cols, seen},
+    return {norm(tokens),
+            {"qkv", tokens, cols + 2 * kv, model_.hidden},
+            {"attention", tokens, cols, seen, {}, ComputationKind::attention},
             {"attn_out", tokens, model_.hidden, cols}};
   }
 
   Products dense(std::int64_t tokens) const {
     const std::int64_t inner = share("ffn", model_.ffn);
-    return {{"ffn_up", tokens, gated(inner), model_.hidden}, {"ffn_down", tokens, model_.hidden, inner}};
+    return {norm(tokens),
+            {"ffn_up", tokens, gated(inner), model_.hidden},
+            activation(tokens, inner),
+            {"ffn_down", tokens, model_.hidden, inner}};
   }
 
   /// A rank's routed experts, which get as many rows as the rank sends, and the shared experts.
   Products experts(std::int64_t tokens) const {
-    Products all{{"moe_up", routed(tokens), gated(model_.moe_ffn), model_.hidden},
+    Products all{norm(tokens),
+                 {"moe_up", routed(tokens), gated(model_.moe_ffn), model_.hidden},
+                 activation(routed(tokens), model_.moe_ffn),
                  {"moe_down", routed(tokens), model_.hidden, model_.moe_ffn}};
     if (model_.shared_ffn > 0) {
       all.push_back({"shared_up", tokens, gated(model_.shared_ffn), model_.hidden});
+      all.push_back(activation(tokens, model_.shared_ffn));
       all.push_back({"shared_down", tokens, model_.hidden, model_.shared_ffn});
     }
     return all;
@@ -48,6 +54,16 @@ class Blocks {
   std::int64_t routed(std::int64_t tokens) const { return tokens * model_.experts_per_token; }
 
  private:
+  /// A residual and a norm: reads both, and writes the sum and its norm.
+  Workload::Computation norm(std::int64_t tokens) const { return pass("norm", tokens, 2 * model_.hidden); }
+  /// Reads gate and up, if gated, and writes their product.
+  Workload::Computation activation(std::int64_t tokens, std::int64_t inner) const {
+    return pass("activation", tokens, model_.gated ? 3 * inner / 2 : inner);
+  }
+  /// Reads and writes as many elements.
+  static Workload::Computation pass(std::string name, std::int64_t rows, std::int64_t cols) {
+    return {std::move(name), rows, cols, 1, {}, ComputationKind::pass};
+  }
   std::int64_t gated(std::int64_t inner) const { return model_.gated ? 2 * inner : inner; }
   std::int64_t share(std::string_view what, std::int64_t size) const {
     if (size == 0 || size % tp_ != 0)
@@ -60,12 +76,19 @@ class Blocks {
   int tp_;
 };
 
-/// For each GEMM dX = dY · Wᵀ and dW = Xᵀ · dY, last GEMM first. Attention's own work counts twice.
+/// For each GEMM dX = dY · Wᵀ and dW = Xᵀ · dY, last GEMM first. Attention's own work counts twice. Passes
+/// move as many bytes as before.
 Products backward(const Products& forward) {
   Products all;
   for (auto it = forward.rbegin(); it != forward.rend(); ++it) {
-    all.push_back({it->name + "_dx", it->m, it->k, it->n});
-    all.push_back({it->name + "_dw", it->k, it->n, it->m});
+    Workload::Computation dx = *it, dw = *it;
+    dx.name += it->kind == ComputationKind::pass ? "_backward" : "_dx", dw.name += "_dw";
+    if (it->kind == ComputationKind::product) {
+      dx.n = it->k, dx.k = it->n;
+      dw.m = it->k, dw.k = it->m;
+    }
+    all.push_back(std::move(dx));
+    if (it->kind != ComputationKind::pass) all.push_back(std::move(dw));
   }
   return all;
 }
@@ -78,7 +101,7 @@ Products joined(Products first, const Products& second) {
 std::int64_t weights_of(const Products& products) {
   std::int64_t weights = 0;
   for (const Workload::Computation& item : products)
-    if (item.name != "attention") weights += item.n * item.k;
+    if (item.kind == ComputationKind::product) weights += item.n * item.k;
   return weights;
 }
 
@@ -198,7 +221,7 @@ std::vector<OverlapPattern> overlap_patterns(const ModelConfig& model, const Pat
       if (moe > 0) {  // weights of all experts, including those that no token uses
         const Products experts = blocks.experts(options.tokens);
         const Products layer = joined(attention, experts);
-        const std::int64_t one = weights_of({experts[0], experts[1]});
+        const std::int64_t one = weights_of({experts[1], experts[3]});
         patterns.fsdp("moe", layer, weights_of(layer) + (model.experts - 1) * one, moe);
       }
       break;

@@ -38,8 +38,9 @@ struct OverlapPattern {
 /// Overlaps of the forward and backward pass by layer; one layer in steady state stands for all of the same
 /// kind.
 ///
-/// The backward pass computes gradients of inputs and of weights. Attention is a GEMM with the multiply-adds
-/// of causal attention. Norms, activations, embeddings and the optimizer are left out.
+/// The backward pass computes gradients of inputs and of weights. Attention is causal. Norms, with their
+/// residuals, and activations are passes. Embeddings, rotary positions, routing and the optimizer are left
+/// out.
 ///
 /// `tp`: a layer has four all-reduces in each pass, each beside the other half's block. `ep`: it has four
 /// all-to-alls in each pass instead. A rank has an even share of the rows, and layers without experts are

@@ -196,7 +196,7 @@ Routing make_routing(RoutingPattern pattern, int world, const std::vector<std::i
 
 Routing make_topk_routing(RoutingPattern pattern, int world, const std::vector<std::int64_t>& tokens_per_rank,
                           const Experts& experts, std::uint64_t seed, ExpertSplit split) {
-  const auto [all, topk] = experts;
+  const std::int32_t all = experts.count, topk = experts.topk;
   require_experts(all, topk, world, split);
   require_per_rank(tokens_per_rank, world, all * std::int64_t{topk});
   if (pattern == RoutingPattern::empty_rank && topk == all)
@@ -231,35 +231,6 @@ Routing make_topk_routing(RoutingPattern pattern, int world, const std::vector<s
     }
   }
   return Routing::to_experts(std::move(dest), all, split);
-}
-
-ExpertRoutings make_expert_routings(int world, std::int64_t tokens, std::int64_t experts, std::int64_t top_k,
-                                    std::uint64_t seed) {
-  require_world(world);
-  require_experts(experts, top_k, world);
-  if (tokens < 1) throw InvalidArgument(fmt::format("tokens = {} must be at least one", tokens));
-  // Division cannot overflow.
-  if (tokens > most_counts / world / top_k)
-    throw InvalidArgument(
-        fmt::format("tokens = {}, each to {} experts, are too many rows for a routing (at most {})", tokens,
-                    top_k, most_counts / world));
-  Random random(seed);
-  Lottery lottery(experts);
-  const std::int64_t shard = ceil_div(tokens, static_cast<std::int64_t>(world));
-  std::vector<std::vector<std::int32_t>> by_expert(static_cast<std::size_t>(experts));
-  for (std::int64_t token = 0; token < tokens; ++token)
-    for (const std::int64_t expert : lottery.draw(top_k, random))
-      by_expert[static_cast<std::size_t>(expert)].push_back(static_cast<std::int32_t>(token / shard));
-  Table dispatch(static_cast<std::size_t>(world)), combine(static_cast<std::size_t>(world));
-  const std::int64_t per_rank = experts / world;
-  for (std::int64_t expert = 0; expert < experts; ++expert) {
-    const auto holder = static_cast<std::int32_t>(expert / per_rank);
-    for (const std::int32_t owner : by_expert[static_cast<std::size_t>(expert)]) {
-      dispatch[static_cast<std::size_t>(owner)].push_back(holder);
-      combine[static_cast<std::size_t>(holder)].push_back(owner);
-    }
-  }
-  return {Routing(std::move(dispatch)), Routing(std::move(combine))};
 }
 
 Routing routing_from_json(std::string_view text, int experts, ExpertSplit split) {

@@ -40,22 +40,6 @@ Routing make_topk_routing(RoutingPattern pattern, int world, const std::vector<s
                           const Experts& experts, std::uint64_t seed,
                           ExpertSplit split = ExpertSplit::by_expert);
 
-/// Routings of the two all-to-alls of a mixture of experts.
-struct ExpertRoutings {
-  Routing dispatch;  ///< tokens to their experts
-  Routing combine;   ///< experts' outputs back: each rank returns to each rank as many rows as it got from it
-};
-
-/// Makes the routings of a mixture of experts. Token t belongs to rank t / ceil(tokens / world). Rank r holds
-/// the r-th part of the `experts`. Each token goes to `top_k` different random experts, without a capacity
-/// limit.
-///
-/// The rows that a rank sends are ordered by expert, then by token, in both directions. Throws
-/// InvalidArgument if experts do not divide among the ranks, top_k is not in [1, experts], or there are too
-/// many rows.
-ExpertRoutings make_expert_routings(int world, std::int64_t tokens, std::int64_t experts, std::int64_t top_k,
-                                    std::uint64_t seed);
-
 /// Parses {"dest": [[rank of row 0 of rank 0, …], [of rank 1], …]}, with no other key; with `experts`,
 /// experts for ranks. Throws InvalidArgument that names the wrong place.
 Routing routing_from_json(std::string_view text, int experts = 0, ExpertSplit split = ExpertSplit::by_expert);

@@ -69,15 +69,16 @@ std::string word(Message::Kind kind, std::uint64_t number) {
 
 /// Collective, size class, algorithm, protocol, channels.
 using Bytes = std::array<int, 5>;
-std::string bytes_of(const Bytes& change) {
+std::string bytes_of(const Bytes& change, std::uint32_t chunk_bytes = 0) {
   std::string bytes;
   for (const int byte : change) bytes += static_cast<char>(byte);
-  return bytes;
+  return bytes + net::Packer().number(chunk_bytes).take();
 }
 
 struct Odd {
   const char* name;
   Bytes change;
+  std::uint32_t chunk_bytes = 0;
 };
 const Odd odd_changes[] = {{"collective", {255, 20, 1, 2, 8}},
                            {"collectives", {5, 20, 1, 2, 8}},
@@ -90,7 +91,9 @@ const Odd odd_changes[] = {{"collective", {255, 20, 1, 2, 8}},
                            {"least protocol", {4, 20, 1, -128, 8}},
                            {"no protocol", {4, 20, 1, -1, 8}},
                            {"no algorithm", {4, 20, -1, 1, 8}},
-                           {"channels", {4, 20, 1, 2, 65}}};
+                           {"channels", {4, 20, 1, 2, 65}},
+                           {"least chunk", {4, 20, 1, 2, 8}, 1},
+                           {"chunk", {4, 20, 1, 2, 8}, ~0u}};
 
 // ---- One follower, and a leader that says what the test likes.
 
@@ -116,7 +119,7 @@ class NcclTunerFollower : public testing::Test {
   }
   void say(const std::string& bytes) const { leader.send(net::Kind::data, bytes, soon()); }
   std::string sound_proposal(std::uint64_t number, std::uint64_t effective) const {
-    return proposal(number, hash_after(7, signature), 7, effective, 1, bytes_of({4, 20, 1, 2, 8}));
+    return proposal(number, hash_after(7, signature), 7, effective, 1, bytes_of({4, 20, 1, 2, 8}, 1 << 20));
   }
 
   static constexpr std::uint64_t signature = 77;
@@ -130,14 +133,14 @@ TEST_F(NcclTunerFollower, TakesWhatMakesSense) {
   say(word(Message::Kind::commit, 1));
   const auto changes = call(32);
   ASSERT_EQ(changes.size(), 1u);
-  EXPECT_EQ(changes[0], (Change{{4, 20}, Choice{1, 2, 8}}));
+  EXPECT_EQ(changes[0], (Change{{4, 20}, Choice{1, 2, 8, 1 << 20}}));
   EXPECT_EQ(follower->trouble(), "");
 }
 
 TEST_F(NcclTunerFollower, TakesNoChangeOfWhatThereIsNot) {
   for (const Odd& odd : odd_changes) {
     begin();
-    say(proposal(1, hash_after(7, signature), 7, 24, 1, bytes_of(odd.change)));
+    say(proposal(1, hash_after(7, signature), 7, 24, 1, bytes_of(odd.change, odd.chunk_bytes)));
     say(word(Message::Kind::commit, 1));
     EXPECT_THAT(call(32), IsEmpty()) << odd.name;
     EXPECT_THAT(follower->trouble(), HasSubstr("malformed")) << odd.name;
@@ -147,7 +150,7 @@ TEST_F(NcclTunerFollower, TakesNoChangeOfWhatThereIsNot) {
 TEST_F(NcclTunerFollower, TakesNoMoreChangesThanThereAre) {
   for (const std::uint32_t count : {0u, 2u, 17u, ~0u}) {
     EXPECT_EQ(nccl_tuner::parse_message(
-                  proposal(1, 0, 7, 24, count, count == 0 ? "12345" : bytes_of({4, 20, 1, 2, 8}))),
+                  proposal(1, 0, 7, 24, count, count == 0 ? "123456789" : bytes_of({4, 20, 1, 2, 8}))),
               std::nullopt)
         << count;
   }
@@ -288,7 +291,7 @@ class NcclTunerStranger : public testing::Test {
   /// What the plugin's rank sees as its leader: it listens before that rank comes, or the rank would itself.
   /// Nothing where no rank proves to know the token.
   static std::optional<net::Connection> lead(net::Socket listener, const net::Token& of, double patience_us) {
-    net::Acceptor acceptor(std::move(listener), {"shingle tuner 1", of});
+    net::Acceptor acceptor(std::move(listener), {"shingle tuner 2", of});
     auto guest = acceptor.next(net::deadline_in(patience_us));
     if (!guest) return std::nullopt;
     net::Connection connection = (*std::move(guest)).admit("\x01");  // wait
@@ -337,7 +340,8 @@ TEST_F(NcclTunerStranger, EvenWithTheTokenWritesNowhere) {
     auto told = rank(60);
     auto leader = lead(std::move(listener), secret, 5e6);
     ASSERT_TRUE(leader);
-    leader->send(net::Kind::data, proposal(1, hash_after(7, signature), 7, 24, 1, bytes_of(odd.change)),
+    leader->send(net::Kind::data,
+                 proposal(1, hash_after(7, signature), 7, 24, 1, bytes_of(odd.change, odd.chunk_bytes)),
                  soon());
     leader->send(net::Kind::data, word(Message::Kind::commit, 1), soon());
     go = true;

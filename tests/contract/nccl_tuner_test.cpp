@@ -174,6 +174,87 @@ TEST_F(NcclTuner, ServesVersion4) {
   EXPECT_THAT(NcclLog::take(), ElementsAre(HasSubstr("does not tune online")));
 }
 
+/// Two ranks with version 6 of the interface.
+struct Pair {
+  Pair(const NcclPlugin& plugin, std::uint64_t id) {
+    std::thread other([&] { second = std::make_unique<NcclCommunicator>(plugin, id, 2, 1, 6); });
+    first = std::make_unique<NcclCommunicator>(plugin, id, 2, 1, 6);
+    other.join();
+  }
+  std::vector<NcclDecision> call_group(const std::vector<NcclCommunicator::Part>& group) const {
+    const auto told = first->call_group(group);
+    EXPECT_EQ(second->call_group(group), told);
+    return told;
+  }
+  NcclDecision call(NcclCollective collective, std::size_t bytes) const {
+    return call_group({{collective, bytes}}).front();
+  }
+  std::unique_ptr<NcclCommunicator> first, second;
+};
+
+TEST_F(NcclTuner, SetsTheChunkSizeOfACallWithVersion6) {
+  write({{entry(NcclCollective::allgather, 16 * mib, {.channels = 4, .chunk_bytes = 684 << 10}),
+          entry(NcclCollective::allgather, 64 * mib, {.chunk_bytes = 1 << 20}),
+          entry(NcclCollective::reducescatter, 16 * mib, {.chunk_bytes = 64 * mib}),
+          entry(NcclCollective::allreduce, 16 * mib,
+                {.chunk_bytes = 1 << 16, .algorithm = Algorithm::tree, .protocol = Protocol::simple})}});
+  const Variable table("SHINGLE_TUNER_TABLE", path.string());
+  const Pair ranks(plugin, next_id++);
+  const auto chunk = [&](NcclCollective collective, std::size_t bytes) {
+    return ranks.call(collective, bytes).chunk_bytes;
+  };
+  EXPECT_EQ(ranks.call(NcclCollective::allgather, 16 * mib),
+            (NcclDecision{abi::ring, abi::simple, 4, 684 << 10}));
+  EXPECT_EQ(chunk(NcclCollective::allgather, 64 * mib), mib) << "each class has its own";
+  EXPECT_EQ(chunk(NcclCollective::allgather, 32 * mib), 0u) << "NCCL's own";
+  EXPECT_EQ(chunk(NcclCollective::reducescatter, 16 * mib), usual_chunk) << "NCCL lowers it";
+  EXPECT_EQ(ranks.call(NcclCollective::allreduce, 16 * mib),
+            (NcclDecision{abi::tree, abi::simple, 0, 1 << 16}));
+  EXPECT_EQ(ask(NcclCollective::allgather, 16 * mib), (NcclDecision{abi::ring, abi::simple, 4}))
+      << "version 5 sets none";
+}
+
+TEST_F(NcclTuner, TellsChunksOfAGroupApartByCollective) {
+  write({{entry(NcclCollective::allgather, 16 * mib, {.chunk_bytes = 1 << 18}),
+          entry(NcclCollective::allgather, 64 * mib, {.chunk_bytes = 1 << 20}),
+          entry(NcclCollective::reducescatter, 16 * mib, {.chunk_bytes = 1 << 19})}});
+  const Variable table("SHINGLE_TUNER_TABLE", path.string());
+  const Pair ranks(plugin, next_id++);
+  using enum NcclCollective;
+  const auto chunks = [&](const std::vector<NcclCommunicator::Part>& group) {
+    std::vector<std::size_t> all;
+    for (const NcclDecision& decision : ranks.call_group(group)) all.push_back(decision.chunk_bytes);
+    return all;
+  };
+  EXPECT_THAT(chunks({{allgather, 16 * mib}, {reducescatter, 16 * mib}, {allgather, 17 * mib}}),
+              ElementsAre(1 << 18, 1 << 19, 1 << 18));
+  EXPECT_THAT(chunks({{allgather, 16 * mib}, {reducescatter, 16 * mib}, {allgather, 64 * mib}}),
+              ElementsAre(0, 1 << 19, 0))
+      << "gathers with different chunks";
+  EXPECT_THAT(chunks({{allgather, 64 * mib}, {allgather, mib}}), ElementsAre(0, 0)) << "one has no choice";
+  EXPECT_THAT(chunks({{allgather, 64 * mib}}), ElementsAre(1 << 20)) << "groups do not mix";
+}
+
+TEST_F(NcclTuner, AnswersStrangeQuestionsOfChunksWithNcclsOwn) {
+  write({{entry(NcclCollective::allgather, mib, {.chunk_bytes = 4096})}});
+  const Variable table("SHINGLE_TUNER_TABLE", path.string());
+  const Pair ranks(plugin, next_id++);
+  EXPECT_EQ(ranks.call(NcclCollective::allgather, mib).chunk_bytes, 4096u);
+  const auto& tuner = plugin.symbol<abi::TunerV6>("ncclTunerPlugin_v6");
+  const auto gather = static_cast<int>(NcclCollective::allgather);
+  for (const auto& [function, algorithm] :
+       {std::pair{-1, abi::ring}, {5, abi::ring}, {1 << 30, abi::ring}, {gather, abi::nvls}, {gather, -1}}) {
+    std::size_t chunk = 77;
+    EXPECT_EQ(tuner.get_chunk_size(ranks.first->context(), function, mib, algorithm, 2, 1, &chunk), 0);
+    EXPECT_EQ(chunk, 77u) << function << " " << algorithm;
+  }
+  std::size_t chunk = 77;
+  EXPECT_EQ(tuner.get_chunk_size(nullptr, gather, mib, abi::ring, 2, 1, &chunk), abi::success);
+  EXPECT_EQ(tuner.get_chunk_size(ranks.first->context(), gather, mib, abi::ring, 2, 1, nullptr),
+            abi::success);
+  EXPECT_EQ(chunk, 77u);
+}
+
 TEST_F(NcclTuner, FallsBackWhereTheTableIsMissing) {
   const Variable table("SHINGLE_TUNER_TABLE", path.string());
   EXPECT_EQ(ask(NcclCollective::allgather, mib), ring_simple);

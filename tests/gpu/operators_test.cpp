@@ -272,6 +272,22 @@ Params draw_expert_params(Dice& dice, const Problem& problem) {
   return params;
 }
 
+/// The same with a capacity, which some choices may not find room in.
+Problem draw_slots(Dice& dice, int world) {
+  Problem p;
+  do p = draw_experts(dice, world);
+  while (!p.traits().takes_capacity());
+  give_capacity(dice, p, chance(dice, 30) ? 1500 : 300);
+  return p;
+}
+
+Params draw_slot_params(Dice& dice, const Problem& problem) {
+  for (;;)
+    if (const Params params = draw_expert_params(dice, problem);
+        !std::holds_alternative<ChunkedParams>(params))
+      return params;
+}
+
 /// The elements of the outputs.
 std::vector<std::vector<char>> bits_of(const Problem& problem, const std::vector<Output>& outputs) {
   std::vector<std::vector<char>> bits;
@@ -373,6 +389,10 @@ TEST_P(Operators, RandomRingProblemsAreRight) {
 
 TEST_P(Operators, RandomAttentionsAreRight) {
   expect_random(500, draw_forward, draw_attention_params);
+}
+
+TEST_P(Operators, RandomExpertsWithACapacityAreRight) {
+  expect_random(700, draw_slots, draw_slot_params);
 }
 
 /// Each run gives the same bits.

@@ -49,7 +49,7 @@ if (($#)); then cuda=(--cuda); fi # a build folder is one with CUDA
 "$source/../../scripts/check_abi.py" "${cuda[@]}" "$library" "${modules[@]}"
 # What is loaded into others' programs shows nothing else.
 shown=$(nm -D --defined-only "$(find "$prefix" -name libnccl-tuner-shingle.so)" | awk '{print $3}' | sort | xargs)
-[[ $shown == "ncclTunerPlugin_v4 ncclTunerPlugin_v5" ]]
+[[ $shown == "ncclTunerPlugin_v4 ncclTunerPlugin_v5 ncclTunerPlugin_v6" ]]
 unset LD_LIBRARY_PATH # the installed program finds its own library
 "$prefix/bin/shingle" --version | grep -F "$version"
 [[ -n $(ls "$prefix"/share/shingle/models/*.json) ]]

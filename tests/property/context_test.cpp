@@ -34,6 +34,7 @@ struct Call {
 
 /// The operator at another m, with another routing, or an attention to some sequences.
 Problem call_of(test::Dice& draw, Problem largest) {
+  if (largest.has_slots()) return with_m(largest, draw.size(1, largest.m));
   if (largest.routing) {
     test::reroute(draw, largest, largest.m * largest.choices());
     return largest;
@@ -46,7 +47,7 @@ Problem call_of(test::Dice& draw, Problem largest) {
 }
 
 void enqueue(Context& context, int op, const Problem& problem, std::span<const Argument> arguments) {
-  if (problem.routing) return context.call(op, problem.routing, arguments);
+  if (problem.routing && !problem.has_slots()) return context.call(op, problem.routing, arguments);
   if (!problem.attention.lengths.empty()) return context.call(op, problem.attention.lengths, arguments);
   context.call(op, problem.m, arguments);
 }
@@ -87,6 +88,7 @@ void try_one(std::uint64_t seed) {
     problem.world = ranks;
     if (test::chance(draw, 30)) problem = test::random_attention(draw, ranks, 90);
     if (problem.traits().routes()) test::route(draw, problem, 40);
+    if (problem.traits().takes_capacity() && test::chance(draw, 50)) test::give_capacity(draw, problem, 40);
     if (problem.transpose_a) problem.transpose_a = false;
     if (problem.norm.enabled) problem.n += 32;
     problem.validate();

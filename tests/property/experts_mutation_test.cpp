@@ -121,7 +121,9 @@ TEST(WrongExperts, ChoicesOfOtherTokensOrWeights) {
 
 TEST(WrongExperts, TokensToOtherExpertsOrTooEarly) {
   for (const Op op : {Op::alltoall_grouped_gemm, Op::moe}) {
-    const Plan plan = plan_fused(experts(op), {}, {.mover = Mover::store}).value();
+    Machine machine;
+    machine.workers = 4;
+    const Plan plan = plan_fused(experts(op), machine, {.helpers = 1, .mover = Mover::store}).value();
     expect_refused<Elementwise>(plan, "", [](Elementwise& pass) {
       auto* to = std::get_if<placement::Routed>(&pass.to.form);
       if (to == nullptr) return false;
@@ -145,9 +147,28 @@ TEST(WrongExperts, TokensToOtherExpertsOrTooEarly) {
   }
 }
 
+TEST(WrongExperts, ProductsBeforeAllTokensHaveCome) {
+  for (const Op op : {Op::alltoall_grouped_gemm, Op::moe}) {
+    const FusedParams params{.helpers = FusedParams::no_helpers, .mover = Mover::store};
+    const Plan plan = plan_fused(experts(op), {}, params).value();
+    expect_refused<Elementwise>(plan, "", [](Elementwise& pass) {
+      if (!std::holds_alternative<placement::Routed>(pass.to.form)) return false;
+      pass.notify.front().ranks.pop_back();
+      return true;
+    });
+    const auto arrived = std::ranges::find(plan.counters, "arrived", &Counter::name);
+    ASSERT_NE(arrived, plan.counters.end());
+    expect_refused<Await>(plan, "", [&](Await& await) {
+      if (await.counter.counter != arrived - plan.counters.begin()) return false;
+      --await.target;
+      return true;
+    });
+  }
+}
+
 TEST(WrongExperts, CopiesOfOtherTokensOrUnannounced) {
   for (const Op op : {Op::alltoall_grouped_gemm, Op::moe}) {
-    const Plan plan = plan_fused(experts(op), {}, {.comm_rows = 1}).value();
+    const Plan plan = plan_fused(experts(op), {}, {.comm_rows = 1, .mover = Mover::copy_engine}).value();
     expect_refused<Elementwise>(plan, "", [](Elementwise& pass) {
       auto* pools = std::get_if<placement::Pools>(&pass.to.form);
       if (pools == nullptr) return false;
@@ -193,13 +214,12 @@ TEST(WrongExperts, ProductsToOtherRowsOrUnannounced) {
     });
     expect_refused<Gemm>(plan, "", [](Gemm& g) {
       if (g.notify.empty()) return false;
-      std::swap(g.notify.front().owners.front(), g.notify.front().owners.back());
+      g.notify.front().ranks.pop_back();
       return true;
     });
-    // Not for its own products, which lie before in its lane.
     expect_refused<Await>(plan, "race", [&](Await& a) {
       const bool stored = plan.counters[static_cast<std::size_t>(a.counter.counter)].name == "stored";
-      if (!stored || a.counter.entry == a.counter.rank) return false;
+      if (!stored) return false;
       --a.target;
       return true;
     });

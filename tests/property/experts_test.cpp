@@ -37,7 +37,8 @@ std::vector<Params> forms(Dice& dice, const Problem& problem) {
   fused.helpers = std::min(fused.helpers, 1);  // of two workers
   return planned(problem,
                  {SequentialParams{}, ChunkedParams{}, test::random_params(dice, problem, Mechanism::chunked),
-                  FusedParams{}, FusedParams{.mover = Mover::store}, fused});
+                  FusedParams{}, FusedParams{.mover = Mover::copy_engine}, FusedParams{.mover = Mover::store},
+                  FusedParams{.helpers = 1, .mover = Mover::store}, fused});
 }
 
 Problem random_experts(Dice& dice, const test::Limits& limits) {
@@ -93,7 +94,7 @@ TEST(Experts, SpanSeveralTilesEach) {
     const Problem problem = experts(op, 2, std::move(dest), {4, 2});
     test::expect_right(problem, planned(problem, {SequentialParams{}, ChunkedParams{.chunks = 3},
                                                   FusedParams{.tile = {.rows = 64, .cols = 16}}}));
-    const FusedParams clusters{.tile = {.rows = 32, .cols = 16, .order = {Raster::along_n, 4, 2, 1, 0}}};
+    const FusedParams clusters{.tile = {.rows = 24, .cols = 16, .order = {Raster::along_n, 4, 2, 1, 0}}};
     test::expect_right(problem, {clusters});
     EXPECT_GT(empty_tiles(plan_fused(problem, {}, clusters).value()), 0);
   }

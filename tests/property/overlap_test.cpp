@@ -25,8 +25,10 @@ Workload random_overlap(Dice& dice) {
   while (computations + collectives > 0) {
     if (dice.size(1, computations + collectives) <= computations) {
       --computations;
-      list.computations.push_back({"product", dice.size(1, 70), dice.size(1, 50), dice.size(1, 40),
-                                   some_of(list.collectives.size())});
+      const auto kind = static_cast<ComputationKind>(dice.size(0, computation_kinds - 1));
+      list.computations.push_back({std::string(name(kind)), dice.size(1, 70), dice.size(1, 50),
+                                   kind == ComputationKind::pass ? 1 : dice.size(1, 40),
+                                   some_of(list.collectives.size()), kind});
     } else {
       --collectives;
       const auto kind = static_cast<CollectiveKind>(dice.size(0, 3));
@@ -40,10 +42,16 @@ ChunkedParams random_configs(Dice& dice, const Workload& list) {
   ChunkedParams params;
   if (chance(dice, 50)) params.tile = {16, 16};
   if (chance(dice, 30)) return params;
-  for (std::size_t i = 0; i < list.collectives.size(); ++i)
-    params.configs.push_back({.channels = static_cast<std::int32_t>(dice.size(0, 5)),
-                              .chunk_bytes = chance(dice, 50) ? 0 : dice.size(1, 100000),
-                              .protocol = static_cast<Protocol>(dice.size(0, 3))});
+  for (const Workload::Collective& item : list.collectives) {
+    CollectiveConfig config{.channels = static_cast<std::int32_t>(dice.size(0, 5)),
+                            .chunk_bytes = chance(dice, 50) ? 0 : dice.size(1, 100000),
+                            .threads = static_cast<std::int32_t>(32 * dice.size(0, 4)),
+                            .algorithm = static_cast<Algorithm>(dice.size(0, 3)),
+                            .protocol = static_cast<Protocol>(dice.size(0, 3)),
+                            .transport = static_cast<Transport>(dice.size(0, 3))};
+    if (!nccl_serves(item.kind, config)) config.algorithm = {}, config.protocol = {};
+    params.configs.push_back(config);
+  }
   return params;
 }
 

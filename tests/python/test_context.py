@@ -100,6 +100,43 @@ def test_mixture_of_experts(context, name, mechanism):
             np.testing.assert_allclose(out[rank], np.einsum("tj,tjn->tn", weights[rank], each), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("mechanism", ["sequential", "fused"])
+def test_mixture_of_experts_by_ids(context, mechanism):
+    """The device routes, and drops what exceeds the capacity, as the host would do it here."""
+    inner, experts, topk, capacity, most = 12, 4, 2, 3, 8
+    op = context.declare("moe", m=most, n=N, k=K, inner=inner, transpose_b=1, activation="swiglu", experts=experts,
+                         topk=topk, capacity=capacity, mechanism=mechanism)  # fmt: skip
+    roles = ("a", "b", "down", "topk_weights", "topk_ids", "dropped", "out")
+    call = op.prepare([(rank, role) for rank in (0, 1) for role in roles])
+    random = np.random.default_rng(4)
+    up = random.standard_normal((experts, 2 * inner, K), np.float32)
+    down = random.standard_normal((experts, N, inner), np.float32)
+    own = [slice(0, 2), slice(2, 4)]
+    ups, downs = [np.vstack(up[at]) for at in own], [np.vstack(down[at]) for at in own]
+    for tokens in ((8, 8), (5, 0), (1, 7)):
+        x = [random.standard_normal((count, K), np.float32) for count in tokens]
+        ids = [random.integers(-1, experts, (count, topk), np.int32) for count in tokens]
+        weights = [random.random((count, topk), np.float32) for count in tokens]
+        dropped = [np.full((1, 2), -1, np.int32) for _ in tokens]
+        out = [np.full((count, N), np.nan, np.float32) for count in tokens]
+        call(most, [dense(at) for r in (0, 1)
+                    for at in (x[r], ups[r], downs[r], weights[r], ids[r], dropped[r], out[r])])  # fmt: skip
+        context.synchronize()
+        for rank in (0, 1):
+            taken, expected = dict.fromkeys(range(experts), 0), np.zeros_like(out[rank])
+            for choice in range(topk):
+                for token, expert in enumerate(ids[rank][:, choice]):
+                    if expert < 0 or taken[expert] == capacity:
+                        continue
+                    taken[expert] += 1
+                    gate, value = np.split(up[expert] @ x[rank][token], 2)
+                    expected[token] += weights[rank][token, choice] * (
+                        down[expert] @ (gate / (1 + np.exp(-gate)) * value)
+                    )
+            assert dropped[rank].tolist() == [[(ids[rank] >= 0).sum() - sum(taken.values()), 0]]
+            np.testing.assert_allclose(out[rank], expected, rtol=1e-4, atol=1e-4)
+
+
 def test_errors_name_what_is_wrong(context):
     with pytest.raises(errors.InvalidArgument, match="gemm.nose"):
         context.declare("gemm+nose", m=1, n=1, k=1)

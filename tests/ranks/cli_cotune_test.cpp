@@ -96,12 +96,15 @@ TEST_F(CliCotune, WritesATableForNccl) {
 TEST_F(CliCotune, SaysThatNcclsChoiceStandsWhereTheTableIsEmpty) {
   const std::string file = path("tuned.json"), list = path("exposed.json");
   write_file_atomically(list, R"({"computations": [{"name": "product", "m": 64, "n": 64, "k": 64}],
-      "collectives": [{"name": "weights", "kind": "allgather", "bytes": 1073741824}]})");
+      "collectives": [{"name": "weights", "kind": "allgather", "bytes": 1073741824},
+                      {"name": "tokens", "kind": "alltoall", "bytes": 1048576}]})");
   const std::string what = "cotune --overlap " + list + a40 + "--table " + file;
   const Outcome outcome = run(what);
   EXPECT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_THAT(outcome.out, HasSubstr(file + ": no entries: NCCL's choice stands, none of "));
+  EXPECT_THAT(outcome.out, HasSubstr(file + ": no entries: NCCL's choice stands for "));
   EXPECT_TRUE(read_tuned_table(file).entries.empty());
+  EXPECT_THAT(read_tuned_table(file).why,
+              AllOf(HasSubstr("configurations was faster"), HasSubstr("all-to-alls (1) are left out")));
   EXPECT_THAT(json::parse(run(what + " --format json").out).at("table"), HasSubstr("NCCL's choice stands"));
 }
 

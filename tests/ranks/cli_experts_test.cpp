@@ -68,6 +68,8 @@ TEST_F(Cli, RefusesExpertsThatDoNotFit) {
   expect_refused("run --op moe-tp --inner 8 --n 24 --k 16 --experts 5 --world 2", "moe-tp needs --m");
   expect_refused("run --op moe-tp --inner 8 --m 4 --n 24 --k 16 --world 2", "needs --experts");
   expect_refused("run --op moe-tp --inner 8 --m 4 --n 24 --k 16 --experts 3 --topk 4 --world 2", "4");
+  expect_refused("run --op moe-tp --inner 8 --m 4 --n 24 --k 16 --experts 5 --capacity 2 --world 2",
+                 "capacity = 2, but moe-tp needs a routing of the host");
   expect_refused("run --a a.npy --b b.npy --op allgather+grouped-gemm --experts 5",
                  "need an operator with one GEMM");
 }

@@ -1,4 +1,6 @@
 // What `profile` writes where it has no time, and what it refuses.
+#include <map>
+
 #include "cli_program.hpp"
 #include "shingle/machine/profile.hpp"
 
@@ -56,10 +58,16 @@ TEST_F(Cli, ProfilesContentionOfThreads) {
   const Outcome outcome =
       run("profile --world 2 --workers 2 --repeat 1 --contention --out " + path("mine.json"));
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_THAT(outcome.err, HasSubstr("residuals of 3 samples"));
+  EXPECT_THAT(outcome.err, HasSubstr("residuals of 9 samples"));
   const Machine mine = read_machine(path("mine.json"));
-  ASSERT_EQ(mine.contention_samples.size(), 3u);
-  for (const ContentionSample& sample : mine.contention_samples) EXPECT_GT(sample.calls, 0);
+  ASSERT_EQ(mine.contention_samples.size(), 9u);
+  std::map<ComputationKind, int> kinds;
+  for (const ContentionSample& sample : mine.contention_samples) {
+    EXPECT_GT(sample.calls, 0);
+    EXPECT_GT(sample.moved.once, 0);
+    ++kinds[sample.computation];
+  }
+  for (const ComputationKind kind : all_computation_kinds) EXPECT_EQ(kinds[kind], 3) << name(kind);
   EXPECT_TRUE(mine.contention.product_residual && mine.contention.collective_residual);
   EXPECT_GE(mine.contention.steals, 0);
   EXPECT_LE(mine.contention.steals, 1);

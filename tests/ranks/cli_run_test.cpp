@@ -58,6 +58,18 @@ TEST_F(Cli, PrintsRowsWithTheKeysOfTheManual) {
   EXPECT_EQ(all[4].at("mechanism"), "signal");
 }
 
+TEST_F(Cli, RoutesTokensOnTheDevice) {
+  const std::string sizes = "--experts 8 --topk 2 --m 60 --n 24 --k 20 --inner 16 --world 2 ";
+  for (const std::string op : {"moe", "alltoall+grouped-gemm", "grouped-gemm+alltoall"})
+    for (const std::string routing : {"random", "skewed", "all-to-one", "balanced", "empty-rank"})
+      for (const json& row :
+           rows("--mechanism sequential,fused --capacity 20 --routing " + routing + " --op " + op + " " +
+                (op == "moe" ? sizes : sizes.substr(0, sizes.find("--inner")) + "--world 2 ")))
+        EXPECT_EQ(row.at("verified"), true) << op << " " << routing;
+  const json chunked = rows("--op moe --mechanism chunked --capacity 20 " + sizes, 1)[0];
+  EXPECT_THAT(chunked.at("reason").get<std::string>(), HasSubstr("experts with a capacity"));
+}
+
 /// The indented lines of the README that call the program; a backslash continues a line.
 std::vector<std::string> commands_of_the_readme() {
   const std::string program = "\n    build/host/bin/shingle ";

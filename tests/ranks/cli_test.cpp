@@ -73,6 +73,7 @@ TEST_F(Cli, RefusesWhatHasNoEffect) {
   expect_refused("plan --op gemm --m 8 --n 8 --k 8 --workers 3 " + h200, "--workers excludes --machine");
 
   expect_refused("run --op gemm+allreduce --routing skewed " + small, "--routing");
+  expect_refused("run --op gemm+alltoall --capacity 4 " + small, "has no experts");
   expect_refused("run --op gemm+reducescatter --row-block 4 " + small, "row_block");
   expect_refused("run --op gemm --activation gelu --epilogue bias,silu " + small, "--activation");
   expect_refused("plan --op gemm --format json --rank 1 " + small, "--rank");

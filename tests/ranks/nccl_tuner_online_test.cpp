@@ -68,8 +68,8 @@ struct Program {
 class Rank {
  public:
   Rank(Program& program, const NcclPlugin& plugin, std::uint64_t id, int rank, std::size_t ranks,
-       std::size_t nodes = 1)
-      : program_(program), communicator_(plugin, id, ranks, nodes), rank_(rank) {}
+       std::size_t nodes = 1, int interface = 5)
+      : program_(program), communicator_(plugin, id, ranks, nodes, interface), rank_(rank) {}
 
   /// FSDP-like: gathers, scatters, and a small sum of which tuning has nothing to gain. Ranks make their
   /// calls when they like, but none runs away, as collectives hold them together.
@@ -85,8 +85,9 @@ class Rank {
   }
   int call(NcclCollective collective, std::size_t bytes) {
     const NcclDecision decision = communicator_.call(collective, bytes);
-    const auto told = static_cast<std::uint32_t>(1 + decision.channels + 100 * decision.algorithm +
-                                                 1000 * decision.protocol);
+    const auto told =
+        static_cast<std::uint32_t>(1 + decision.channels + 100 * decision.algorithm +
+                                   1000 * decision.protocol + 10000 * (decision.chunk_bytes >> 10));
     std::uint32_t other = 0;
     if (!program_.told[made_++].compare_exchange_strong(other, told) && other != told)
       ++program_.disagreements;
@@ -135,7 +136,7 @@ class NcclTunerOnline : public testing::Test {
     std::vector<std::thread> threads;
     for (int rank = 0; rank < ranks; ++rank)
       threads.emplace_back([&, rank] {
-        Rank self(*program, plugin, id, rank, static_cast<std::size_t>(ranks), nodes);
+        Rank self(*program, plugin, id, rank, static_cast<std::size_t>(ranks), nodes, interface);
         if (before) before(self, rank);
         for (int i = 0; i < end; ++i) {
           if (rank == 0 && (std::filesystem::exists(path) || !NcclLog::empty()))
@@ -168,7 +169,9 @@ class NcclTunerOnline : public testing::Test {
   }
 
   std::size_t nodes = 1;
+  int interface = 5;                                                      // of NCCL
   const Variable turn{"SHINGLE_TUNER_TURN", std::to_string(::getpid())};  // no other test is waited for
+  const Variable loss{"SHINGLE_TUNER_LOSS", "1"};                         // for the test's sake
   std::filesystem::path folder, path;
   NcclPlugin plugin{SHINGLE_TEST_NCCL_TUNER};
   std::uint64_t id = std::uint64_t(::getpid()) << 20;
@@ -188,6 +191,71 @@ TEST_F(NcclTunerOnline, FindsTheLeastResourcesThatHideCommunication) {
   program = Program::make();
   run_threads(3, 1);
   EXPECT_EQ(changed(), 3) << "two gathers and a scatter";
+}
+
+/// A search that is cut short leaves the program with what was confirmed, never with a trial.
+TEST_F(NcclTunerOnline, FallsBackToWhatWasConfirmedWhenTheSearchIsCutShort) {
+  const Variable learn("SHINGLE_TUNER_LEARN", path.string());
+  for (const char* most : {"60", "150"}) {
+    const Variable iterations("SHINGLE_TUNER_ITERATIONS", most);
+    std::filesystem::remove(path);
+    program = Program::make();
+    ++id;
+    constexpr int all = 600;
+    program->ranks = 2;
+    std::vector<std::thread> threads;
+    for (const int rank : {0, 1})
+      threads.emplace_back([&, rank] {
+        Rank self(*program, plugin, id, rank, 2);
+        for (int i = 0; i < all; ++i) self.iterate();
+      });
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(program->disagreements, 0u);
+    EXPECT_GT(changed(), 0) << "it had begun";
+    ASSERT_TRUE(std::filesystem::exists(path)) << most;
+    const TunedTable table = read_tuned_table(path.string());
+    EXPECT_EQ(table.entries.empty(), !table.why.empty());
+    const auto told = [&](std::size_t call) { return program->told[4 * (all - 1) + call].load(); };
+    const auto us = [&](int gather, int scatter) {
+      return beside_us(6000, gather) + beside_us(12000, scatter);
+    };
+    const auto channels = [&](std::size_t call) { return static_cast<int>((told(call) - 1) % 100); };
+    if (table.entries.empty()) {
+      EXPECT_EQ(told(0), nccls_choice);
+      EXPECT_EQ(told(3), nccls_choice);
+    } else {
+      EXPECT_LT(us(channels(0), channels(3)), us(0, 0));
+    }
+  }
+  EXPECT_THAT(NcclLog::take(), IsEmpty());
+}
+
+TEST_F(NcclTunerOnline, SearchesChunksWithVersion6) {
+  interface = 6;
+  const Variable learn("SHINGLE_TUNER_LEARN", path.string());
+  run_threads(2, 6000);
+  EXPECT_THAT(NcclLog::take(), IsEmpty());
+  expect_learnt();
+  for (const TunedEntry& entry : read_tuned_table(path.string()).entries)
+    EXPECT_GE(entry.config.chunk_bytes, 128 << 10);
+}
+
+TEST_F(NcclTunerOnline, GoesOnWithoutCupti) {
+  const Variable learn("SHINGLE_TUNER_LEARN", path.string()), cupti("SHINGLE_TUNER_CUPTI", "/nowhere.so");
+  run_threads(2, 100);
+  EXPECT_THAT(NcclLog::take(), ElementsAre(HasSubstr("not timed apart")));
+}
+
+TEST_F(NcclTunerOnline, SaysWhichVariableIsWrong) {
+  const Variable learn("SHINGLE_TUNER_LEARN", path.string());
+  for (const auto& [name, value] :
+       {std::pair{"SHINGLE_TUNER_LOSS", "2"}, {"SHINGLE_TUNER_ITERATIONS", "x"}}) {
+    const Variable wrong(name, value);
+    ++id;
+    program = Program::make();
+    run_threads(2, 1);
+    EXPECT_THAT(NcclLog::take(), ElementsAre(HasSubstr(std::string(name) + ": '" + value + "'")));
+  }
 }
 
 TEST_F(NcclTunerOnline, DoesSoWithRanksOfSeveralHosts) {

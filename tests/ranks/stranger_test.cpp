@@ -124,7 +124,7 @@ TEST_F(Strangers, AreNotTakenForARank) {
   auto zero = first(10e6);
   EXPECT_THROW(join_as(at, {}, 1, 2), net::Untrusted) << "without a token";
   EXPECT_THROW(join_as(at, {"guessed", "", true}, 1, 2), net::Untrusted);
-  EXPECT_THROW(net::join(at, {"shingle tuner 1", secret}, std::string(8, '\0'), net::deadline_in(5e6)),
+  EXPECT_THROW(net::join(at, {"shingle tuner 2", secret}, std::string(8, '\0'), net::deadline_in(5e6)),
                net::Untrusted)
       << "who has come for something else";
   expect_sound(std::move(zero));

@@ -16,9 +16,11 @@
 namespace shingle::test {
 
 /// Proves the plans of all params, and runs each for two epochs with random inputs and poisoned memory.
-inline void expect_right(const Problem& problem, const std::vector<Params>& forms) {
+/// `choices`: as of random_inputs().
+inline void expect_right(const Problem& problem, const std::vector<Params>& forms,
+                         std::shared_ptr<const Routing> choices = {}) {
   const auto world = make_world(problem.world, {.backend = "host", .workers_per_rank = 2});
-  const auto inputs = random_inputs(problem, 7);
+  const auto inputs = random_inputs(problem, 7, Values::normal, std::move(choices));
   for (const Params& params : forms) {
     Operator op(*world, problem, {.params = params});
     const Proof proof = verify(op.plan());

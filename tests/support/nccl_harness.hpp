@@ -1,5 +1,5 @@
 // NCCL as a tuner plugin sees it: opens the library, makes communicators and asks how to carry out calls, as
-// ncclCommInitRank and enqueue.cc of 2.28.9 do.
+// ncclCommInitRank and enqueue.cc of 2.28.9 do, and of 2.30.7 with version 6 of the interface.
 #pragma once
 
 #include <dlfcn.h>
@@ -84,7 +84,8 @@ inline Costs usual_costs(NcclCollective collective) {
 /// What NCCL does with an answer.
 struct NcclDecision {
   int algorithm = -1, protocol = -1;
-  int channels = 0;  ///< 0: NCCL's own number
+  int channels = 0;             ///< 0: NCCL's own number
+  std::size_t chunk_bytes = 0;  ///< 0: NCCL's own size
   bool operator==(const NcclDecision&) const = default;
 };
 
@@ -103,11 +104,15 @@ inline NcclDecision decide(const Costs& costs, int channels) {
   return decision;
 }
 
-/// One rank's communicator.
+/// NCCL 2.30's own chunk size on rings with Simple, which is also the largest; and its grain.
+inline constexpr std::size_t usual_chunk = std::size_t{2} << 20, simple_grain = 512;
+
+/// One rank's communicator. `interface`: 5 or 6.
 class NcclCommunicator {
  public:
-  NcclCommunicator(const NcclPlugin& plugin, std::uint64_t id, std::size_t ranks, std::size_t nodes = 1)
-      : tuner_(plugin.symbol<abi::TunerV5>("ncclTunerPlugin_v5")) {
+  NcclCommunicator(const NcclPlugin& plugin, std::uint64_t id, std::size_t ranks, std::size_t nodes = 1,
+                   int interface = 5)
+      : tuner_(tuner_of(plugin, interface)) {
     abi::NvlinkDomains domains{1, static_cast<int>(ranks), static_cast<int>(ranks)};
     if (tuner_.init(&context_, id, ranks, nodes, NcclLog::log, &domains, nullptr) != abi::success)
       throw std::runtime_error("init failed the communicator");
@@ -116,11 +121,25 @@ class NcclCommunicator {
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
+  struct Part {
+    NcclCollective collective = NcclCollective::allreduce;
+    std::size_t bytes = 0;
+  };
   NcclDecision call(NcclCollective collective, std::size_t bytes) {
-    Costs costs = usual_costs(collective);
-    int channels = 0;
-    ask(static_cast<int>(collective), bytes, costs, channels);
-    return decide(costs, channels);
+    return call_group({{collective, bytes}}).front();
+  }
+  /// As between ncclGroupStart and ncclGroupEnd: all choices first, then the chunks of each call's channels.
+  std::vector<NcclDecision> call_group(const std::vector<Part>& group) {
+    std::vector<NcclDecision> decisions;
+    for (const Part& part : group) {
+      Costs costs = usual_costs(part.collective);
+      int channels = 0;
+      ask(static_cast<int>(part.collective), part.bytes, costs, channels);
+      decisions.push_back(decide(costs, channels));
+    }
+    if (tuner_.get_chunk_size != nullptr)
+      for (std::size_t i = 0; i < group.size(); ++i) decide_chunk(group[i], decisions[i]);
+    return decisions;
   }
   void ask(int function, std::size_t bytes, Costs& costs, int& channels) {
     if (tuner_.get_coll_info(context_, function, bytes, 1, reinterpret_cast<float**>(costs.data()),
@@ -130,7 +149,28 @@ class NcclCommunicator {
   void* context() const { return context_; }
 
  private:
-  abi::TunerV5& tuner_;
+  static abi::TunerV6 tuner_of(const NcclPlugin& plugin, int interface) {
+    if (interface == 6) return plugin.symbol<abi::TunerV6>("ncclTunerPlugin_v6");
+    const auto& five = plugin.symbol<abi::TunerV5>("ncclTunerPlugin_v5");
+    return {five.name, five.init, five.get_coll_info, five.finalize, nullptr};
+  }
+  void decide_chunk(const Part& part, NcclDecision& decision) const {
+    const int channels = std::max(decision.channels, 2);
+    for (int channel = 0; channel < std::min(channels, 3); ++channel) {  // the first, the last, all others
+      std::size_t chunk = usual_chunk;
+      if (tuner_.get_chunk_size(context_, static_cast<int>(part.collective),
+                                part.bytes / static_cast<std::size_t>(channels), decision.algorithm,
+                                decision.protocol, 1, &chunk) != abi::success)
+        throw std::runtime_error("getChunkSize failed the collective");
+      const std::size_t taken = std::min(chunk, usual_chunk) / simple_grain * simple_grain;
+      if (taken == 0) throw std::runtime_error("a chunk below a grain divides by zero");
+      if (channel > 0 && decision.chunk_bytes != (chunk == usual_chunk ? 0 : taken))
+        throw std::runtime_error("channels of a call have different chunks");
+      decision.chunk_bytes = chunk == usual_chunk ? 0 : taken;
+    }
+  }
+
+  const abi::TunerV6 tuner_;
   void* context_ = nullptr;
 };
 

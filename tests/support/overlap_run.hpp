@@ -13,7 +13,11 @@ namespace shingle::test {
 inline Workload sample_overlap(int world = 2) {
   return {world,
           DType::f32,
-          {{"first", 24, 16, 8}, {"second", 40, 8, 24, {0}}, {"third", 8, 32, 16, {1}}},
+          {{"first", 24, 16, 8},
+           {"second", 40, 8, 24, {0}},
+           {"third", 8, 32, 16, {1}},
+           {"norm", 40, 24, 1, {}, ComputationKind::pass},
+           {"scores", 16, 24, 12, {2}, ComputationKind::attention}},
           {{"gather", CollectiveKind::allgather, 1000},
            {"scatter", CollectiveKind::reducescatter, 2000, {0}},
            {"sum", CollectiveKind::allreduce, 700, {0, 1}},
@@ -41,6 +45,8 @@ inline float expected_result(const Workload& workload, const WorkloadRows& rows,
                              int rank, std::int64_t row, std::int64_t col) {
   float sum = 0;
   const auto index = static_cast<std::size_t>(item.index);
+  if (!item.communicates && workload.computations[index].kind == ComputationKind::pass)
+    return overlap_value(Role::payload, rank, row, col);
   if (!item.communicates) {
     for (std::int64_t k = 0; k < workload.computations[index].k; ++k)
       sum += overlap_value(Role::a, rank, row, k) * overlap_value(Role::b, rank, k, col);
@@ -65,8 +71,10 @@ inline float expected_result(const Workload& workload, const WorkloadRows& rows,
   return sum;
 }
 
-/// Two epochs in this process, beside each other and in sequence, on poisoned outputs.
-inline void expect_overlap_runs(World& world, const Workload& workload) {
+/// Two epochs in this process, beside each other and in sequence, on poisoned outputs. `configs`: of the
+/// collectives; empty: NCCL's own.
+inline void expect_overlap_runs(World& world, const Workload& workload,
+                                const std::vector<CollectiveConfig>& configs = {}) {
   const WorkloadRows rows = rows_of(workload);
   const std::int64_t m = workload.m(), n = workload.n(), k = workload.k();
   std::vector<DeviceBuffer> memory;
@@ -77,9 +85,9 @@ inline void expect_overlap_runs(World& world, const Workload& workload) {
     world.upload(rank, memory.back().data(), all.data(), memory.back().bytes());
     return memory.back().data();
   };
-  for (const Mechanism mechanism : {Mechanism::chunked, Mechanism::sequential}) {
-    const auto program =
-        world.compile(make_plan(workload, world.machine(), default_params(mechanism)).value());
+  for (const Params& params :
+       {Params(ChunkedParams{.configs = configs}), Params(SequentialParams{.configs = configs})}) {
+    const auto program = world.compile(make_plan(workload, world.machine(), params).value());
     std::vector<void*> out;
     for (const int r : world.local_ranks()) {
       const auto input = [&](Role role, std::int64_t height, std::int64_t width) {
@@ -105,7 +113,7 @@ inline void expect_overlap_runs(World& world, const Workload& workload) {
           for (std::int64_t col = 0; col < cols; ++col)
             ASSERT_EQ(found[static_cast<std::size_t>((at.first + row) * n + col)],
                       expected_result(workload, rows, item, r, row, col))
-                << name(mechanism) << ", rank " << r
+                << name(mechanism_of(params)) << ", rank " << r
                 << (item.communicates ? ", collective " : ", computation ") << item.index << ", row " << row
                 << ", column " << col;
       }

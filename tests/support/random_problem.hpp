@@ -103,6 +103,14 @@ void route(Source& draw, Problem& p, std::int64_t most_rows) {
   reroute(draw, p, most_rows);
 }
 
+/// The same experts with a capacity, for up to `most_tokens` tokens a rank. The routing is that of slots.
+template <class Source>
+void give_capacity(Source& draw, Problem& p, std::int64_t most_tokens) {
+  p.experts.capacity =
+      static_cast<std::int32_t>(draw.size(1, larger(2 * most_tokens * p.experts.topk / p.experts.count, 2)));
+  p = with_m(p, draw.size(1, larger(most_tokens, 1)));
+}
+
 template <class Source>
 Problem random_problem(Source& draw, const Limits& limits = {}) {
   Problem p;

@@ -102,7 +102,8 @@ TEST_F(CApiRefuses, WrongOperators) {
   refuse([](auto& op) { op.n = -3; }, "operator: n = -3");
   refuse([](auto& op) { op.k = 0; }, "operator: k = 0");
   refuse([](auto& op) { op.inner = 4; }, "operator: inner = 4");
-  refuse([](auto& op) { op.dtype = 3; }, "operator.dtype = 3 is not 0 (SHINGLE_F32)");
+  refuse([](auto& op) { op.dtype = 4; }, "operator.dtype = 4 is not 0 (SHINGLE_F32)");
+  refuse([](auto& op) { op.dtype = SHINGLE_I32; }, "operator: dtype = i32 is not f32, bf16 or f16");
   refuse([](auto& op) { op.activation = "tanh"; }, "operator.activation: ");
   refuse([](auto& op) { op.transpose_a = 2; }, "operator.transpose_a = 2");
   refuse([](auto& op) { op.transpose_b = 2; }, "operator.transpose_b = 2");
@@ -119,6 +120,14 @@ TEST_F(CApiRefuses, WrongOperators) {
   refuse([](auto& op) { op.scale = 0.5; }, "gemm+allreduce takes neither a scale nor f32 sums");
   refuse([](auto& op) { op.op = "allgather", op.scale = 0.5; }, "allgather takes neither a scale");
   refuse([](auto& op) { op.op = "allreduce", op.scale = 1e300; }, "operator: scale = inf must be finite");
+  refuse([](auto& op) { op.reserved = 1; }, "operator.reserved = 1 must be 0");
+  refuse([](auto& op) { op.capacity = 1; }, "operator: gemm+allreduce has no experts");
+  refuse([](auto& op) { op.op = "moe", op.inner = 4, op.experts = 2, op.topk = 1, op.capacity = -1; },
+         "operator: capacity = -1 must not be negative");
+  refuse([](auto& op) { op.op = "moe", op.inner = 4, op.experts = 3, op.topk = 1, op.capacity = 1; },
+         "operator.capacity: routing: 3 experts do not divide among 2 ranks");
+  refuse([](auto& op) { op.op = "moe-tp", op.inner = 4, op.experts = 3, op.topk = 1, op.capacity = 1; },
+         "operator: capacity = 1, but moe-tp needs a routing of the host");
   refuse([](auto& op) { op.heads = 4; }, "operator: gemm+allreduce has no attention");
   refuse([](auto& op) { op.row_order = 3; }, "operator.row_order = 3");
   refuse([](auto& op) { op.mechanism = "magic"; }, "operator.mechanism: unknown mechanism 'magic'");
@@ -153,7 +162,7 @@ TEST_F(CApiRefuses, WrongCalls) {
     change(wrong[3]);
     expect_invalid(call(op, 8, wrong), part);
   };
-  refuse([](auto& matrix) { matrix.role = 17; }, "arguments.matrices[3].role = 17 is outside [0");
+  refuse([](auto& matrix) { matrix.role = 20; }, "arguments.matrices[3].role = 20 is outside [0");
   refuse([](auto& matrix) { matrix.role = -1; }, "arguments.matrices[3].role = -1");
   refuse([](auto& matrix) { matrix.role = SHINGLE_BIAS; }, "has no matrix 'bias'");
   refuse([](auto& matrix) { matrix.role = SHINGLE_B; }, "matrix 'b' of rank 1");

@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
+#include <set>
 
 #include "shingle/base/error.hpp"
 #include "shingle/machine/profile.hpp"
@@ -51,8 +53,12 @@ TEST(CoTuning, ComputationIsSlowedAsEquation5And6Say) {
     const Contention& contention = machine.contention;
     const double left = machine.workers - config.channels;
     const double taken = contention.traffic_gbps(config.channels, static_cast<double>(config.chunk_bytes));
-    const double slower = 1 - contention.memory_share +
-                          contention.memory_share * machine.memory_gbps / (machine.memory_gbps - taken);
+    const MovedBytes moved = product_moves({std::int64_t{8} * machine.workers * machine.tile_rows,
+                                            machine.tile_cols, 4096, machine.tile_rows, machine.tile_cols},
+                                           2);
+    const double share = contention.share(ComputationKind::product, moved, 8 * wave * machine.workers / left,
+                                          machine.memory_gbps);
+    const double slower = 1 - share + share * machine.memory_gbps / (machine.memory_gbps - taken);
     const cotune::Measurement beside = simulate_overlap(pair(8, 4096 * MiB, machine), machine, {config});
     EXPECT_NEAR(beside.compute_us, wave + std::ceil(7 * machine.workers / left) * wave * slower, 1e-6 * wave)
         << describe(config);
@@ -91,12 +97,86 @@ TEST(CoTuning, ConfigsMakeCollectivesFasterOrSlower) {
   EXPECT_GT(us({.algorithm = Algorithm::tree}), us({}));
 }
 
+/// Eq. 6 for each computation: the more of its time waits for memory, the more a collective slows it.
+TEST(CoTuning, EachComputationHasItsOwnDemand) {
+  Machine machine = shipped("a40x8-nvlink");
+  machine.contention.collective_slowdown = 0;
+  const auto slowdown = [&](const Workload::Computation& one) {
+    const auto us = [&](std::int64_t bytes) {
+      const Workload list{8, DType::bf16, {one}, {{"sum", CollectiveKind::allreduce, bytes}}};
+      return simulate_overlap(list, machine, {{.channels = 8}}).compute_us;
+    };
+    return us(1 << 30) / us(1);
+  };
+  using enum ComputationKind;
+  const double taken = machine.contention.traffic_gbps(8, 0), waves = 84.0 / 76;
+  const double memory = machine.memory_gbps / (machine.memory_gbps - taken);
+  EXPECT_NEAR(slowdown({"norm", 1 << 16, 8192, 1, {}, pass}), memory, 0.02)
+      << "waits for memory, whatever the SMs";
+  constexpr std::int64_t rows = 51072, cols = 4096;  // whole waves on 84 and on 76 SMs
+  const double large = slowdown({"large", rows, cols, 8192}), flat = slowdown({"flat", rows, cols, 256});
+  const double attention_one = slowdown({"attention", 16384, 4096, 16384, {}, attention});
+  EXPECT_GT(flat, large + 0.005) << "less of its time is computing";
+  EXPECT_GT(large, waves);
+  EXPECT_NEAR(attention_one, waves, 0.03) << "hardly waits for memory";
+  EXPECT_LT(flat, waves * memory);
+  machine.contention.misses = {};
+  EXPECT_NEAR(slowdown({"flat", rows, cols, 256}), slowdown({"large", rows, cols, 8192}), 0.02)
+      << "unknown: one share for all";
+}
+
+TEST(CoTuning, AttentionTakesItsOwnTime) {
+  Machine machine = shipped("a40x8-nvlink");
+  const auto us = [&](ComputationKind kind) {
+    const Workload list{
+        8, DType::bf16, {{"one", 8192, 4096, 8192, {}, kind}}, {{"sum", CollectiveKind::allreduce, 1}}};
+    return simulate_overlap(list, machine, {}).compute_us;
+  };
+  EXPECT_NEAR(us(ComputationKind::attention) / us(ComputationKind::product), 1, 0.01);
+  machine.attention = {{8192, 8192, 32, true, 0.5}};
+  EXPECT_NEAR(us(ComputationKind::attention), 2 * us(ComputationKind::product),
+              0.01 * us(ComputationKind::attention));
+}
+
+TEST(CoTuning, SearchesAllSixParameters) {
+  const cotune::Space space = config_space(shipped("a40x8-nvlink"));
+  for (const cotune::Axis axis :
+       {cotune::Axis::channels, cotune::Axis::chunk, cotune::Axis::subspace, cotune::Axis::threads})
+    EXPECT_GT(space.size(axis), 1);
+  std::set<Algorithm> algorithms;
+  std::set<Protocol> protocols;
+  std::set<Transport> transports;
+  for (const cotune::Subspace& at : space.subspaces)
+    algorithms.insert(at.algorithm), protocols.insert(at.protocol), transports.insert(at.transport);
+  EXPECT_EQ(algorithms.size(), 3u);
+  EXPECT_EQ(protocols.size(), 4u);
+  EXPECT_EQ(transports.size(), 4u);
+  // A gather has no trees, and an exchange nothing but transports: such configurations are not tried.
+  const Machine machine = shipped("a40x8-nvlink");
+  for (const CollectiveKind kind :
+       {CollectiveKind::allgather, CollectiveKind::allreduce, CollectiveKind::alltoall}) {
+    Workload list = pair(8, 16 * MiB, machine);
+    list.collectives[0].kind = kind;
+    std::set<cotune::Subspace> tried;
+    const auto measure = [&](const std::vector<CollectiveConfig>& configs) {
+      EXPECT_TRUE(nccl_serves(kind, configs[0])) << name(kind) << " " << describe(configs[0]);
+      tried.insert({configs[0].algorithm, configs[0].protocol, configs[0].transport});
+      return simulate_overlap(list, machine, configs);
+    };
+    co_tune(list, measure, Method::together, space);
+    EXPECT_EQ(tried.size(), kind == CollectiveKind::allreduce   ? 10u
+                            : kind == CollectiveKind::allgather ? 7u
+                                                                : 4u)
+        << name(kind);
+  }
+}
+
 TEST(CoTuning, FindsWhatAllConfigurationsHave) {
   const Machine machine = shipped("a40x8-nvlink");
   for (const OverlapPattern& pattern :
        overlap_patterns(model("phi-2"), {.ranks = 8, .tokens = 4096, .sequence = 2048})) {
     const auto us = [&](Method method) {
-      return co_tune(pattern.workload, machine, method, config_space(machine)).measured.makespan_us;
+      return co_tune(pattern.workload, machine, method, resource_space(machine)).measured.makespan_us;
     };
     const double together = us(Method::together);
     EXPECT_GE(us(Method::exhaustive) / together, 0.97) << pattern.name;
@@ -109,7 +189,7 @@ TEST(CoTuning, CollectivesThatAreAlikeGetTheSame) {
   const Machine machine = shipped("a40x8-nvlink");
   const auto patterns =
       overlap_patterns(model("llama-3-8b"), {.parallelism = Parallelism::tp, .ranks = 8, .tokens = 8192});
-  const cotune::Space space = config_space(machine);
+  const cotune::Space space = resource_space(machine);
   const CoTuned found = co_tune(patterns[1].workload, machine, Method::together, space, {}, {0, 1, 1, 0});
   EXPECT_EQ(found.configs[0], found.configs[3]);
   EXPECT_EQ(found.configs[1], found.configs[2]);
@@ -123,8 +203,15 @@ TEST(CoTuning, CollectivesThatAreAlikeGetTheSame) {
 
 std::int64_t multiply_adds(const Workload& list) {
   std::int64_t sum = 0;
-  for (const Workload::Computation& item : list.computations) sum += item.m * item.n * item.k;
+  for (const Workload::Computation& item : list.computations)
+    if (item.kind != ComputationKind::pass) sum += item.m * item.n * item.k;
   return sum;
+}
+
+std::map<ComputationKind, std::size_t> kinds_of(const Workload& list) {
+  std::map<ComputationKind, std::size_t> count;
+  for (const Workload::Computation& item : list.computations) ++count[item.kind];
+  return count;
 }
 
 TEST(OverlapPatterns, FsdpGathersEachLayersWeights) {
@@ -138,6 +225,25 @@ TEST(OverlapPatterns, FsdpGathersEachLayersWeights) {
   ASSERT_EQ(backward.collectives.size(), 2);
   EXPECT_EQ(backward.collectives[1].kind, CollectiveKind::reducescatter);
   EXPECT_EQ(multiply_adds(backward), 2 * multiply_adds(forward));
+  using enum ComputationKind;
+  EXPECT_EQ(kinds_of(forward),
+            (std::map<ComputationKind, std::size_t>{{product, 4}, {attention, 1}, {pass, 3}}));
+  EXPECT_EQ(kinds_of(backward),
+            (std::map<ComputationKind, std::size_t>{{product, 8}, {attention, 2}, {pass, 3}}));
+}
+
+TEST(OverlapPatterns, PassesMoveWhatNormsAndActivationsDo) {
+  const auto elements = [](const char* name) {
+    std::map<std::string, std::int64_t> all;
+    const auto patterns = overlap_patterns(model(name), {.ranks = 8, .tokens = 1024});
+    for (const Workload::Computation& item : patterns[0].workload.computations)
+      if (item.kind == ComputationKind::pass) all[item.name] = 2 * item.m * item.n;  // read and written
+    return all;
+  };
+  const auto llama = elements("llama-3-8b"), phi = elements("phi-2");
+  EXPECT_EQ(llama.at("norm"), 1024 * 4 * 4096) << "the residual and its norm";
+  EXPECT_EQ(llama.at("activation"), 1024 * 3 * 14336) << "gate, up and their product";
+  EXPECT_EQ(phi.at("activation"), 1024 * 2 * 10240);
 }
 
 TEST(OverlapPatterns, HalvesTakeTurns) {

@@ -53,7 +53,8 @@ std::vector<ContentionSample> samples_of(const Machine& machine, const std::vect
                            .us = noisy(us),
                            .beside_us = noisy(us * (1 + contention.collective_slowdown)),
                            .product_us = noisy(500),
-                           .product_beside_us = noisy(500 * contention.slowed(taken, machine.memory_gbps))});
+                           .product_beside_us = noisy(500 * Contention::slowed(contention.memory_share, taken,
+                                                                               machine.memory_gbps))});
       }
   return samples;
 }
@@ -66,7 +67,8 @@ Machine fitted_on(Machine machine, std::vector<ContentionSample> samples) {
 }
 
 double slowed(const Machine& machine, double workers, double chunk) {
-  return machine.contention.slowed(machine.contention.traffic_gbps(workers, chunk), machine.memory_gbps);
+  return Contention::slowed(machine.contention.memory_share, machine.contention.traffic_gbps(workers, chunk),
+                            machine.memory_gbps);
 }
 
 TEST(ContentionFit, FindsWhatIsKnown) {
@@ -110,6 +112,42 @@ TEST(ContentionFit, AssumesThreeTimesTheWireWhereVCannotBeTold) {
   EXPECT_NEAR(slowed(found, 32, 0), slowed(known, 32, 0), 1e-3);
   EXPECT_EQ(found.contention.chunk_bytes, 0) << "which one chunk size does not tell";
   EXPECT_FALSE(found.contention.chunk_us);
+}
+
+/// Products, attentions and passes, each with its own demand of memory (Lagom Eq. 6).
+TEST(ContentionFit, FindsTheDemandOfEachComputation) {
+  Machine known = known_machine();
+  known.contention.misses = {0.3, 0.05, 0.0};
+  const auto computations = {std::pair{ComputationKind::product, MovedBytes{0.2e9, 1.5e9}},
+                             {ComputationKind::attention, {0.1e9, 2e9}},
+                             {ComputationKind::pass, {2e9, 0}}};
+  std::vector<ContentionSample> samples;
+  for (const auto& [kind, moved] : computations)
+    for (ContentionSample sample : samples_of(known, {0}, 0)) {
+      const Contention& contention = known.contention;
+      const double taken = contention.traffic_gbps(sample.workers, 0);
+      const double share = contention.share(kind, moved, sample.product_us, known.memory_gbps);
+      sample.computation = kind, sample.moved = moved;
+      sample.product_beside_us = sample.product_us * Contention::slowed(share, taken, known.memory_gbps);
+      samples.push_back(sample);
+    }
+  const Machine found = fitted_on(known, samples);
+  EXPECT_NEAR(found.contention.channel_gbps, 70, 2) << "passes tell V";
+  EXPECT_NEAR(*found.contention.misses[0], 0.3, 0.02);
+  EXPECT_NEAR(*found.contention.misses[1], 0.05, 0.01);
+  EXPECT_EQ(found.contention.misses[2], 0);
+  EXPECT_NEAR(found.contention.memory_share, 0.325, 0.02) << "of the products";
+  EXPECT_LT(*found.contention.product_residual, 5e-3);
+  EXPECT_THAT(tuning::describe_fit(found), HasSubstr("caches miss 30% of what a product reads again"));
+}
+
+TEST(ContentionFit, CountsWhatTilesReadAgain) {
+  const MovedBytes one = product_moves({128, 256, 64, 128, 256}, 2);
+  EXPECT_EQ(one, (MovedBytes{2.0 * (128 * 64 + 64 * 256 + 128 * 256), 0}));
+  EXPECT_EQ(product_moves({256, 512, 64, 128, 256}, 2).again, 2.0 * (256 * 64 + 64 * 512));
+  EXPECT_EQ(attention_moves(128, 1000, 64, false, 2), (MovedBytes{2.0 * 64 * (2 * 128 + 2 * 1000), 0}));
+  EXPECT_EQ(attention_moves(1280, 1000, 64, false, 2).again, 9 * 2.0 * 64 * 2 * 1000);
+  EXPECT_EQ(attention_moves(1280, 1000, 64, true, 2).again, 4 * 2.0 * 64 * 2 * 1000);
 }
 
 TEST(ContentionFit, FindsThatProductsAreNotSlowed) {

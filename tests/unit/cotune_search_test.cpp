@@ -54,6 +54,24 @@ TEST(CotuneSpace, RefusesWhatIsNoGrid) {
   space = small_space();
   space.subspaces = {{}, {Algorithm::ring}, {}};
   EXPECT_THROW(space.validate(), InvalidArgument);
+  space = small_space();
+  space.start = {5, 3, 0, 0};
+  space.validate();
+  space.start = {0, 4, 0, 0};
+  EXPECT_THROW(space.validate(), InvalidArgument);
+}
+
+TEST(CotuneSearch, GoesDownFromAStartAboveTheLeast) {
+  ToyOverlap toy;
+  toy.compute_us = {60000};
+  Space space = small_space();
+  space.start = {3, 2, 0, 0};
+  Search search(Method::together, space, 1);
+  search.tell(toy.measure(*search.next()));
+  EXPECT_EQ(search.next()->front(), space.at(space.start)) << "after the library's";
+  EXPECT_EQ(toy.searched(Method::together, space).best()[0].channels, 1);
+  EXPECT_EQ(toy.searched(Method::alone, space).best()[0],
+            toy.searched(Method::alone, small_space()).best()[0]);
 }
 
 TEST(CotuneSearch, LibraryIsASingleMeasurement) {

@@ -23,6 +23,14 @@ TEST(DType, NamesBothWays) {
     EXPECT_THROW(parse_dtype(text), InvalidArgument) << text;
 }
 
+TEST(DType, IndicesAreNoElementsOfAnOperator) {
+  EXPECT_EQ(name(DType::i32), "i32");
+  EXPECT_EQ(size_bytes(DType::i32), 4u);
+  EXPECT_FALSE(is_floating(DType::i32));
+  EXPECT_TRUE(is_floating(DType::f16));
+  EXPECT_THROW(parse_dtype("i32"), InvalidArgument);
+}
+
 TEST(DType, EpsilonIsTheStepAboveOne) {
   EXPECT_EQ(epsilon(DType::f32), std::numeric_limits<float>::epsilon());
   EXPECT_EQ(epsilon(DType::bf16), static_cast<double>(from_bf16(to_bf16(1.0f) + 1)) - 1.0);

@@ -112,37 +112,53 @@ TEST(LayerOperators, FewKeyValueHeadsAreReplicated) {
   EXPECT_EQ(find(layer_operators(multi_query, {.tp = 4, .tokens = 64}), "qkv").problem.n, (8 + 2) * 128);
 }
 
-TEST(LayerOperators, ExpertsSendTheirRowsHome) {
+TEST(LayerOperators, RanksHaveSomeOfTheExperts) {
   const auto model = shipped("mixtral-8x7b");
-  const auto operators = layer_operators(model, {.tp = 4, .tokens = 1000});
+  const auto operators = layer_operators(model, {.tp = 4, .tokens = 1001});
   ASSERT_EQ(operators.size(), 4u);
-  const Problem& down = find(operators, "moe_down").problem;
-  EXPECT_EQ(down.op, Op::gemm_alltoall);
-  EXPECT_EQ(down.n, 4096);
-  EXPECT_EQ(down.k, 14336);
-  EXPECT_EQ(down.global_rows(), 2000);
-  std::int64_t most = 0;
-  for (int rank = 0; rank < 4; ++rank) {
-    EXPECT_EQ(down.out_rows(rank), 500);  // two rows for each of the rank's 250 tokens
-    most = std::max(most, down.a_rows(rank));
-  }
-  EXPECT_EQ(down.m, most);
-  EXPECT_EQ(down, find(layer_operators(model, {.tp = 4, .tokens = 1000}), "moe_down").problem);
-  EXPECT_FALSE(down ==
-               find(layer_operators(model, {.tp = 4, .tokens = 1000, .seed = 1}), "moe_down").problem);
-}
-
-TEST(LayerOperators, TokensAreDispatchedToTheirExperts) {
-  const auto operators = layer_operators(shipped("mixtral-8x7b"), {.tp = 4, .tokens = 1000});
   const Problem& up = find(operators, "moe_up").problem;
-  const Problem& down = find(operators, "moe_down").problem;
-  EXPECT_EQ(up.op, Op::alltoall_gemm);
-  EXPECT_EQ(up.m, 500);  // two copies of each of a rank's 250 tokens
+  EXPECT_EQ(up.op, Op::alltoall_grouped_gemm);
+  EXPECT_EQ(up.m, 251);
   EXPECT_EQ(up.n, 2 * 14336);
   EXPECT_EQ(up.k, 4096);
+  EXPECT_EQ(up.experts, (Experts{8, 2}));
   EXPECT_EQ(up.epilogue.activation, Activation::swiglu);
   for (int rank = 0; rank < 4; ++rank)
-    EXPECT_EQ(up.out_rows(rank), down.a_rows(rank));  // what an expert gets is what it sends back
+    EXPECT_EQ(up.routing->rows(rank), 2 * (rank < 3 ? 251 : 248)) << "two experts for each token";
+  const Problem& down = find(operators, "moe_down").problem;
+  EXPECT_EQ(down.op, Op::grouped_gemm_alltoall);
+  EXPECT_EQ(down.n, 4096);
+  EXPECT_EQ(down.k, 14336);
+  EXPECT_EQ(down.routing, up.routing);
+  for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(down.a_rows(rank), up.out_rows(rank));
+  EXPECT_EQ(down, find(layer_operators(model, {.tp = 4, .tokens = 1001}), "moe_down").problem);
+  EXPECT_FALSE(down ==
+               find(layer_operators(model, {.tp = 4, .tokens = 1001, .seed = 1}), "moe_down").problem);
+}
+
+TEST(LayerOperators, RanksHaveAPartOfEachExpert) {
+  const auto operators = layer_operators(shipped("mixtral-8x7b"), {.tp = 4, .ep = 1, .tokens = 1000});
+  const Problem& up = find(operators, "moe_up").problem;
+  EXPECT_EQ(up.op, Op::allgather_grouped_gemm);
+  EXPECT_EQ(up.n, 2 * 14336 / 4);
+  EXPECT_EQ(up.routing->experts(), 8);
+  const Problem& down = find(operators, "moe_down").problem;
+  EXPECT_EQ(down.op, Op::grouped_gemm_reducescatter);
+  EXPECT_EQ(down.k, 14336 / 4);
+  EXPECT_EQ(down.out_rows(3), 250);
+}
+
+TEST(LayerOperators, ALayerOfExpertsMayBeOneOperator) {
+  for (const auto& [ep, op, inner] :
+       {std::tuple{0, Op::moe, 1408}, {2, Op::moe, 1408}, {1, Op::moe_tp, 704}}) {
+    const auto operators =
+        layer_operators(shipped("deepseek-moe-16b"), {.tp = 2, .ep = ep, .tokens = 64, .mlp = true});
+    const Problem& moe = find(operators, "moe").problem;
+    EXPECT_EQ(moe.op, op);
+    EXPECT_EQ(moe.inner, inner);
+    EXPECT_EQ(moe.experts, (Experts{64, 6}));
+    EXPECT_EQ(find(operators, "shared").problem.inner, 2816 / 2);
+  }
 }
 
 TEST(LayerOperators, LatentAttentionIsLeftOutWithAReason) {
@@ -218,7 +234,9 @@ TEST(LayerOperators, WhatDoesNotDivideIsNamed) {
   error(llama3, {.tp = 4, .tokens = 0}, "tokens = 0");
   error(llama3, {.tp = 4, .tokens = INT64_MAX}, "tokens = ");
   error(llama3, {.tp = 4, .tokens = 64, .layer = 32}, "layer = 32");
-  error(shipped("olmoe-1b-7b"), {.tp = 8, .tokens = max_extent}, "too many rows");
+  error(shipped("olmoe-1b-7b"), {.tp = 8, .tokens = max_extent}, "is too large");
+  error(shipped("mixtral-8x7b"), {.tp = 4, .ep = 2, .tokens = 64}, "ep = 2 is neither 1 nor tp = 4");
+  error(shipped("olmoe-1b-7b"), {.tp = 3, .ep = 1, .tokens = 64, .layer = 0}, "is not a multiple of tp = 3");
 }
 
 }  // namespace

@@ -139,9 +139,12 @@ TEST(Profile, HoldsTopologyAndContention) {
   machine.whole_tiles = false;
   machine.attention = {{1024, 2048, 8, true, 0.5}, {1024, 1024, 8, false, 0.75}};
   machine.library_rate = 1.02;
+  machine.library_tail = 0.5;
+  machine.tiles = {{128, 256, 1.5, 0.01, 0}, {64, 128, 0.5, 0.005, 190}};
   machine.topology = {
       .pair = {200, 3}, .pair_ranks = 4, .ranks_per_node = 8, .node = {400, 5}, .serial = true};
   machine.contention = {.memory_share = 0.25,
+                        .misses = {0.5, std::nullopt, 0},
                         .channel_gbps = 36,
                         .chunk_bytes = 65536,
                         .chunk_us = 0.5,
@@ -153,9 +156,19 @@ TEST(Profile, HoldsTopologyAndContention) {
                         .collective_residual = 0.0};
   machine.early_kernels = true;
   machine.contention_samples = {{Traffic::allgather, 4, 8, 65536, 1e6, 50, 55.5, 500, 510},
-                                {Traffic::allreduce, 2, 0, 0, 4096, 5, 6, 500, 510, 3}};
-  for (const char* of : {"workers", "ranks", "pass_gbps", "reduce_gbps", "topology", "contention",
-                         "contention_samples", "whole_tiles", "early_kernels", "attention", "library_rate"})
+                                {Traffic::allreduce, 2, 0, 0, 4096, 5, 6, 500, 510, 3},
+                                {.traffic = Traffic::allreduce,
+                                 .workers = 8,
+                                 .bytes = 4096,
+                                 .us = 5,
+                                 .beside_us = 6,
+                                 .product_us = 500,
+                                 .product_beside_us = 510,
+                                 .computation = ComputationKind::attention,
+                                 .moved = {1e8, 2e8}}};
+  for (const char* of :
+       {"workers", "ranks", "pass_gbps", "reduce_gbps", "topology", "contention", "contention_samples",
+        "whole_tiles", "early_kernels", "attention", "library_rate", "library_tail", "tiles"})
     machine.sources.push_back({of, Origin::assumed, "a test"});
   EXPECT_EQ(machine_from_json(to_json(machine)), machine);
   EXPECT_EQ(json::parse(to_json(machine))["topology"]["node"]["gbps"], 400);

@@ -74,5 +74,30 @@ TEST(Nodes, SimulateNoPeerPlanOfAnotherMachine) {
   }
 }
 
+/// Chunks pass through the node and between nodes at once.
+TEST(Nodes, AreAPipeline) {
+  const Machine machine = two_nodes(), one = node();
+  for (const Traffic traffic : {Traffic::allreduce, Traffic::allgather, Traffic::reducescatter}) {
+    const auto us = [&](const Machine& of, int ranks, double bytes) {
+      return collective_us(of, traffic, ranks, 0, bytes);
+    };
+    constexpr double bytes = 1 << 30;
+    const double within = us(one, 8, bytes), between = us(machine, 16, bytes);
+    const double link = machine.topology.node.transfer_us(wire_factor(traffic, 2) * bytes);
+    EXPECT_GE(between, std::max(within, link)) << name(traffic);
+    EXPECT_LT(between, 0.9 * (within + link)) << name(traffic);
+    EXPECT_GT(us(machine, 16, 0), us(one, 8, 0)) << "latencies add up";
+    Machine emulated = machine;
+    emulated.topology.serial = true;
+    EXPECT_GT(us(emulated, 16, bytes), between) << "emulated links take their turns";
+    // Larger chunks fill the pipeline later.
+    const auto chunked = [&](std::int64_t chunk) {
+      return collective_us(machine, traffic, 16, CollectiveConfig{.channels = 8, .chunk_bytes = chunk},
+                           1 << 26);
+    };
+    EXPECT_GT(chunked(4 << 20), chunked(1 << 20)) << name(traffic);
+  }
+}
+
 }  // namespace
 }  // namespace shingle::nodes_test

@@ -14,6 +14,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 using ::testing::ThrowsMessage;
 using ::testing::UnorderedElementsAre;
@@ -118,7 +119,27 @@ TEST(ProblemJson, RoundTripsAndValidates) {
   EXPECT_THAT([] { problem_from_json(R"({"op":"gemm","world":1,"m":0,"n":1,"k":1,"dtype":"f32"})"); },
               ThrowsMessage<InvalidArgument>(HasSubstr("m = 0 is outside")));
   EXPECT_THAT([] { problem_from_json(R"({"op":"gemm","world":1,"m":1,"n":1,"k":1,"dtype":"f64"})"); },
-              ThrowsMessage<InvalidArgument>("dtype: \"f64\" is none of f32, bf16, f16"));
+              ThrowsMessage<InvalidArgument>("dtype: \"f64\" is none of f32, bf16, f16, i32"));
+}
+
+TEST(ProblemJson, SlotsFollowFromTheirCapacity) {
+  const Problem p = with_m({.op = Op::moe, .world = 2, .n = 4, .k = 4, .inner = 4, .experts = {4, 2, 3}}, 5);
+  const std::string text = to_json(p);
+  EXPECT_THAT(text, Not(HasSubstr("routing")));
+  EXPECT_EQ(problem_from_json(text), p);
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string changed = text;
+    const std::size_t at = changed.find(from);
+    EXPECT_NE(at, std::string::npos) << text;
+    return changed.replace(at, from.size(), to);
+  };
+  const auto refuses = [](const std::string& json, const char* why) {
+    EXPECT_THAT([&] { problem_from_json(json); }, ThrowsMessage<InvalidArgument>(HasSubstr(why)));
+  };
+  refuses(with("}", R"(},"routing":[[0],[1]])"), "routing: is given beside a capacity");
+  refuses(with(R"("capacity":3)", R"("capacity":2000000000)"),
+          "experts: capacity = 2000000000 is outside [1, ");
+  refuses(with(R"("capacity":3)", R"("capacity":-3)"), "experts.capacity: -3 is outside [0, 2147483647]");
 }
 
 TEST(ParamsJson, AreFlagsWithTheirValues) {
@@ -163,7 +184,7 @@ TEST(PlanJsonErrors, NameThePath) {
             "ranks[0].lanes[1].steps[0].step: unknown step \"wait\"");
   EXPECT_EQ(error(R"("kind":"slots")", R"("kind":"slotz")"),
             "ranks[1].lanes[0].steps[0].from[0].kind: \"slotz\" is none of matrix, slots, subtiles, pools, "
-            "routed, owners, returned");
+            "routed, owners, returned, indexed");
   EXPECT_EQ(error(R"("workers":4)", R"("workers":{})"), "workers: expected a whole number, found an object");
   EXPECT_EQ(error(R"("transpose_a":true)", R"("transpose_a":1)"),
             "problem.transpose_a: expected true or false, found 1");

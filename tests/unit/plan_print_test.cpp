@@ -66,9 +66,10 @@ TEST(Print, AWholePlan) {
 
 TEST(Print, SaysHowRanksDiffer) {
   const std::string text = to_text(reducescatter(3, 100, SequentialParams{}));
-  EXPECT_THAT(text,
-              HasSubstr("ranks 1-2: as rank 0, but for (r is the rank)\n"
-                        "  rank 2: compute 3: permute 32x64, 1 tile: part[0:32] -> out, 1-4 workers\n"));
+  EXPECT_THAT(
+      text,
+      HasSubstr("ranks 1-2: as rank 0, but for (r is the rank)\n"
+                "  rank 2: compute 3: permute 32x64, 8 tiles of 4x64: part[0:32] -> out, 1-4 workers\n"));
   Plan plan = reducescatter(4, 128, SequentialParams{});
   EXPECT_THAT(to_text(plan), HasSubstr("ranks 1-3: as rank 0\n"));
   // A push to the next rank, to rows by the own rank: numbers that follow from the rank are said by a

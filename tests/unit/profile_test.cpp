@@ -44,6 +44,7 @@ SimulatedParts like_a_gpu() {
   machine.library_rate = 1.05;
   machine.tiles = {{128, 256, 1.6, 0.01028}, {128, 128, 0.8, 0.00559}};
   machine.contention = {.memory_share = 0.3,
+                        .misses = {0.3, 0.2, 0},
                         .channel_gbps = 100,
                         .chunk_bytes = 65536,
                         .collective_slowdown = 0.07,
@@ -216,26 +217,51 @@ TEST(Profiler, LeavesEnginesThatNobodyReaches) {
   EXPECT_EQ(note_of(found, "engine"), "assumed: a guess\n");
 }
 
+/// Eq. 6: a sample's computation beside its collective, relative to its time alone.
+double slowed(const Machine& machine, const ContentionSample& sample) {
+  const Contention& of = machine.contention;
+  return Contention::slowed(
+      of.share(sample.computation, sample.moved, sample.product_us, machine.memory_gbps),
+      of.traffic_gbps(sample.workers, static_cast<double>(sample.chunk_bytes)), machine.memory_gbps);
+}
+
 TEST(Profiler, FindsContention) {
   for (const bool persistent : {true, false}) {
     SimulatedParts parts = like_a_gpu();
     parts.machine.contention.persistent = persistent;
     SimulatedWorld world(parts);
     const Machine found = profile(world);
-    const auto slowed = [&](const Machine& machine) {
-      const double taken = machine.contention.traffic_gbps(found.collective_workers, 0);
-      const double share = machine.contention.memory_share;
-      return 1 - share + share * machine.memory_gbps / (machine.memory_gbps - taken);
-    };
-    EXPECT_GT(slowed(parts.machine), 1.01);
-    EXPECT_NEAR(slowed(found), slowed(parts.machine), 1e-2);  // calls begin a latency after the first tiles
+    double most = 1;
+    for (const ContentionSample& sample : found.contention_samples) {
+      const double known = slowed(parts.machine, sample);
+      most = std::max(most, known);
+      EXPECT_NEAR(slowed(found, sample), known, 0.01 + 0.1 * (known - 1)) << name(sample.computation);
+    }
+    EXPECT_GT(most, 1.2);
     EXPECT_NEAR(found.contention.collective_slowdown, 0.07, 5e-3);
     EXPECT_EQ(found.contention.persistent, persistent);
-    EXPECT_EQ(found.contention_samples.size(), 24u) << "three kinds, two sizes, on 2 to 32 workers";
+    EXPECT_EQ(found.contention_samples.size(), 28u)
+        << "three collectives of two sizes, and one beside passes, on 2 to 32 workers";
     EXPECT_LT(*found.contention.product_residual, 0.02);
     EXPECT_LT(*found.contention.collective_residual, 0.01);
     EXPECT_EQ(machine_from_json(to_json(found)), found);
   }
+}
+
+/// Eq. 6 has a demand of memory for each computation.
+TEST(Profiler, FindsTheDemandOfEachComputation) {
+  SimulatedParts parts = like_a_gpu();
+  parts.attends = true;
+  parts.machine.contention.persistent = false;
+  SimulatedWorld world(parts);
+  const Machine found = profile(world);
+  EXPECT_EQ(found.contention_samples.size(), 32u);
+  const Contention& known = parts.machine.contention;
+  EXPECT_NEAR(found.contention.channel_gbps, known.channel_gbps, 0.1 * known.channel_gbps);
+  ASSERT_TRUE(found.contention.misses[0] && found.contention.misses[1] && found.contention.misses[2]);
+  EXPECT_NEAR(*found.contention.misses[0], 0.3, 0.06);
+  EXPECT_NEAR(*found.contention.misses[1], 0.2, 0.1);
+  EXPECT_EQ(machine_from_json(to_json(found)), found);
 }
 
 /// A library is told its chunks once a process: what each of several says is added to the profile.
@@ -248,16 +274,18 @@ TEST(Profiler, FindsWhatChunksDo) {
   const std::size_t curves = found.curves.size();
   for (const std::int64_t chunk : {65536, 262144, 65536})
     found = profile(world, {.base = found, .chunk_bytes = chunk});
-  EXPECT_EQ(found.contention_samples.size(), 72u) << "those of the same chunk in place of earlier ones";
+  EXPECT_EQ(found.contention_samples.size(), 84u) << "those of the same chunk in place of earlier ones";
   EXPECT_EQ(found.curves.size(), curves);
   EXPECT_NEAR(*found.contention.chunk_us, 0.5, 0.02);
-  const auto slowed = [](const Machine& machine, double chunk) {
-    return machine.contention.slowed(machine.contention.traffic_gbps(32, chunk), machine.memory_gbps);
-  };
-  EXPECT_GT(slowed(parts.machine, 0), slowed(parts.machine, 32768) + 0.1);
-  for (const double chunk : {0, 32768, 131072})
-    EXPECT_NEAR(slowed(found, chunk), slowed(parts.machine, chunk), 0.015) << chunk;
-  EXPECT_THAT(note_of(found, "contention"), HasSubstr("residuals of 72 samples"));
+  double least = 2, most = 1;
+  for (const ContentionSample& sample : found.contention_samples) {
+    const double known = slowed(parts.machine, sample);
+    if (sample.computation == ComputationKind::pass && sample.workers == 32)
+      least = std::min(least, known), most = std::max(most, known);
+    EXPECT_NEAR(slowed(found, sample), known, 0.02) << sample.workers << " " << sample.chunk_bytes;
+  }
+  EXPECT_GT(most, least + 0.02) << "small chunks take less";
+  EXPECT_THAT(note_of(found, "contention"), HasSubstr("residuals of 84 samples"));
   EXPECT_EQ(machine_from_json(to_json(found)), found);
 }
 

@@ -104,49 +104,6 @@ TEST(RoutingPatterns, RefusesWhatHasNoMeaning) {
   EXPECT_EQ(make_routing(RoutingPattern::random, 1, {4}, 0).received(0), 4);
 }
 
-TEST(ExpertRouting, EveryTokenComesBackTopKTimes) {
-  const int world = 4;
-  const Routing routing = make_expert_routings(world, 1001, 16, 3, 5).combine;
-  std::int64_t sent = 0;
-  for (int rank = 0; rank < world; ++rank) {
-    sent += routing.rows(rank);
-    EXPECT_NEAR(static_cast<double>(routing.rows(rank)), 1001 * 3 / 4.0, 100);
-  }
-  EXPECT_EQ(sent, 1001 * 3);
-  // ceil(1001 / 4) = 251 tokens a rank, the last one 248.
-  EXPECT_THAT(received(routing), ::testing::ElementsAre(753, 753, 753, 744));
-  EXPECT_EQ(routing, make_expert_routings(world, 1001, 16, 3, 5).combine);
-  EXPECT_FALSE(routing == make_expert_routings(world, 1001, 16, 3, 6).combine);
-}
-
-TEST(ExpertRouting, RowsAreOrderedByExpertThenToken) {
-  // All experts of every token: a rank's rows are its experts' copies of the tokens, in order.
-  const ExpertRoutings routings = make_expert_routings(2, 4, 4, 4, 0);
-  for (const std::size_t rank : {0u, 1u}) {
-    EXPECT_THAT(routings.combine.table()[rank], ::testing::ElementsAre(0, 0, 1, 1, 0, 0, 1, 1));
-    // The two tokens of a rank, to each of the first rank's two experts, then to the second's.
-    EXPECT_THAT(routings.dispatch.table()[rank], ::testing::ElementsAre(0, 0, 0, 0, 1, 1, 1, 1));
-  }
-}
-
-TEST(ExpertRouting, WhatIsDispatchedIsCombined) {
-  const int world = 4;
-  const ExpertRoutings routings = make_expert_routings(world, 1001, 16, 3, 5);
-  for (int from = 0; from < world; ++from)
-    for (int to = 0; to < world; ++to)
-      EXPECT_EQ(routings.dispatch.count(from, to), routings.combine.count(to, from)) << from << " " << to;
-  EXPECT_EQ(routings.dispatch.rows(0), 251 * 3);
-  EXPECT_EQ(routings.dispatch.rows(3), 248 * 3);
-}
-
-TEST(ExpertRouting, RefusesWhatHasNoMeaning) {
-  EXPECT_THROW(make_expert_routings(3, 8, 8, 2, 0), InvalidArgument);
-  EXPECT_THROW(make_expert_routings(2, 8, 8, 9, 0), InvalidArgument);
-  EXPECT_THROW(make_expert_routings(2, 8, 8, 0, 0), InvalidArgument);
-  EXPECT_THROW(make_expert_routings(2, 0, 8, 2, 0), InvalidArgument);
-  EXPECT_THROW(make_expert_routings(2, INT64_MAX, 8, 8, 0), InvalidArgument);
-}
-
 TEST(RoutingFromJson, ReadsTheTable) {
   const Routing routing = routing_from_json(R"({"dest": [[1, 0, 1], [], [2]]})");
   EXPECT_EQ(routing, Routing({{1, 0, 1}, {}, {2}}));

@@ -112,6 +112,53 @@ TEST(Routing, SlicedExpertsAreOnEveryRank) {
   }
 }
 
+TEST(Routing, SlotsAreThoseOfTheirTable) {
+  for (const auto& [world, experts, capacity] :
+       {std::tuple(1, 1, 1), {1, 3, 5}, {2, 2, 17}, {3, 6, 2}, {4, 12, 1}}) {
+    const auto slots = Routing::slots(world, experts, capacity);
+    std::vector<std::int32_t> dest;
+    for (std::int64_t row = 0; row < experts * capacity; ++row)
+      dest.push_back(static_cast<std::int32_t>(row / capacity));
+    const auto table = Routing::to_experts(std::vector(static_cast<std::size_t>(world), dest), experts);
+    EXPECT_EQ(slots.capacity(), capacity);
+    EXPECT_EQ(table.capacity(), 0);
+    EXPECT_TRUE(slots.table().empty());
+    EXPECT_FALSE(slots == table);
+    EXPECT_EQ(slots, Routing::slots(world, experts, capacity));
+    ASSERT_EQ(slots.world(), world);
+    ASSERT_EQ(slots.experts(), experts);
+    for (int source = 0; source < world; ++source) {
+      ASSERT_EQ(slots.rows(source), table.rows(source));
+      EXPECT_EQ(slots.global_base(source), table.global_base(source));
+      for (int expert = 0; expert < experts; ++expert) {
+        EXPECT_EQ(slots.receive_base(expert, source), table.receive_base(expert, source));
+        for (std::int64_t row = 0; row <= slots.rows(source); ++row)
+          ASSERT_EQ(slots.count_before(source, expert, row), table.count_before(source, expert, row));
+      }
+      for (std::int64_t row = 0; row < slots.rows(source); ++row)
+        ASSERT_EQ(slots.dest(source, row), table.dest(source, row));
+      for (int rank = 0; rank < world; ++rank)
+        EXPECT_EQ(slots.count_to_rank(source, rank), table.count_to_rank(source, rank));
+    }
+    for (int rank = 0; rank < world; ++rank) {
+      ASSERT_EQ(slots.received(rank), table.received(rank));
+      const auto all = slots.received_rows(rank), wanted = table.received_rows(rank);
+      for (std::int64_t index = 0; index < slots.received(rank); ++index) {
+        const auto at = static_cast<std::size_t>(index);
+        const auto one = slots.received_row(rank, index);
+        ASSERT_EQ(std::pair(one.source, one.row), std::pair(wanted[at].source, wanted[at].row));
+        ASSERT_EQ(std::pair(all[at].source, all[at].row), std::pair(wanted[at].source, wanted[at].row));
+      }
+    }
+  }
+}
+
+TEST(Routing, SlotsHaveRowsAndRanks) {
+  EXPECT_THROW(Routing::slots(2, 3, 1), InvalidArgument);
+  EXPECT_THROW(Routing::slots(2, 2, 0), InvalidArgument);
+  EXPECT_THROW(Routing::slots(2, 2, std::int64_t{1} << 62), InvalidArgument);
+}
+
 TEST(Routing, ExpertsDivideAmongRanks) {
   EXPECT_THROW(Routing::to_experts({{0}, {1}}, 3), InvalidArgument);
   EXPECT_THROW(Routing::to_experts({{4}, {}}, 4), InvalidArgument);

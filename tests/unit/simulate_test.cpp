@@ -60,6 +60,18 @@ TEST(Simulate, ALibraryMayComputeFasterThanTiles) {
   EXPECT_DOUBLE_EQ(simulate(tiled, fast).computing_us[0], simulate(tiled, machine()).computing_us[0]);
 }
 
+TEST(Simulate, ALibraryMayFillItsLastWave) {
+  Machine filling = machine();
+  filling.library_tail = 0.5;
+  Problem longer = problem(Op::gemm);
+  longer.m = 104;  // 110 tiles: eleven full waves
+  EXPECT_DOUBLE_EQ(time(plan_sequential(longer, filling).value(), filling), gemm_us + 10);
+  longer.m = 54, longer.n = 86;  // 54 tiles: 5.4 waves, and half of the rest of the sixth
+  EXPECT_DOUBLE_EQ(time(plan_sequential(longer, filling).value(), filling), 57);
+  longer.m = longer.n = 10;  // one tile takes a whole wave
+  EXPECT_DOUBLE_EQ(time(plan_sequential(longer, filling).value(), filling), 10);
+}
+
 TEST(Simulate, SequentialIsTheSum) {
   const Plan plan = plan_sequential(problem(Op::gemm_allreduce), machine()).value();
   EXPECT_DOUBLE_EQ(time(plan, machine()), gemm_us + allreduce_us);
@@ -197,6 +209,25 @@ TEST(Simulate, PickedRowsSlowTheirGemmAlone) {
 
 /// The count behind the GEMM is a kernel where another rank looks at it; the wait for it has begun before.
 /// One that is handed over costs nothing.
+TEST(Simulate, SlotsWithoutTokensTakeNobodysTime) {
+  // Each expert gets 50 rows of a rank's tokens if all are chosen equally often.
+  const auto with = [](Op op, std::int32_t capacity) {
+    return with_m({.op = op, .world = 2, .n = 100, .k = 50, .experts = {4, 2, capacity}}, 100);
+  };
+  for (const Op op : {Op::alltoall_grouped_gemm, Op::grouped_gemm_alltoall}) {
+    Machine on = machine();
+    const auto fused = [&](std::int32_t capacity) { return plan_fused(with(op, capacity), on, {}).value(); };
+    const Simulated least = simulate(fused(50), on), most = simulate(fused(200), on);
+    EXPECT_NEAR(most.computing_us[0], least.computing_us[0], 0.01 * least.computing_us[0]);
+    EXPECT_LT(simulate(fused(20), on).computing_us[0], 0.5 * least.computing_us[0]) << "most are dropped";
+    // Collectives know no counts: they take all slots along.
+    const auto sequential = [&](std::int32_t capacity) {
+      return time(plan_sequential(with(op, capacity), on).value(), on);
+    };
+    EXPECT_GT(sequential(200), sequential(50) + 50) << "600 rows, of which half go over the link";
+  }
+}
+
 TEST(Simulate, CountsMayBeKernels) {
   Machine kernels = machine();
   kernels.signal_us = 3;
@@ -271,8 +302,26 @@ TEST(Simulate, AWorkerHasOneTileOnItsWay) {
   Machine cores = gpu;
   cores.sync_us = 0;
   EXPECT_NEAR(time(plan, cores) - free, 10 + 5 * 30 - gemm_us, 1) << "the last has left, all else is done";
+  Machine by_tile = gpu;
+  by_tile.store_gbps = 0;
+  by_tile.tiles.front().store_gbps = gpu.store_gbps;
+  EXPECT_DOUBLE_EQ(time(plan, by_tile), time(plan, gpu)) << "a rate of these tiles";
   gpu.store_gbps = 2;
   EXPECT_DOUBLE_EQ(time(plan, gpu), free) << "no faster than the link";
+}
+
+/// A kernel for flagged data deals rows, not tiles, to its workers.
+TEST(Simulate, AllWorkersShareFlaggedTiles) {
+  Machine gpu = machine();
+  gpu.sync_us = 1e-9;
+  gpu.link = {1e6, 0};
+  const Plan plan = plan_low_latency(problem(Op::gemm_reducescatter), gpu, {}).value();
+  const double free = time(plan, gpu);
+  gpu.pass_gbps = 0.001;
+  // Half of 40 kB is read and pushed; three times that is read and stored by the sum.
+  const double all_workers = 5 * 20000 / (gpu.pass_gbps * 1e3 * gpu.workers);
+  EXPECT_GE(time(plan, gpu) - free, 0.9 * all_workers);
+  EXPECT_LE(time(plan, gpu) - free, 1.4 * all_workers);
 }
 
 /// What several ranks get, a worker of a GPU stores to each of them.

@@ -25,7 +25,8 @@ const TunedTable sample{{
                 .chunk_bytes = 684 << 10,
                 .threads = 256,
                 .algorithm = Algorithm::ring,
-                .protocol = Protocol::simple},
+                .protocol = Protocol::simple,
+                .transport = Transport::shm},
      .iteration_us = 1.0 / 3,
      .default_us = 1e6},
     {.key = {.collective = NcclCollective::allreduce,
@@ -45,6 +46,8 @@ std::string with(const std::string& fields) {
 TEST(TunedTable, JsonKeepsAll) {
   EXPECT_EQ(tuned_table_from_json(to_json(sample)), sample);
   EXPECT_EQ(tuned_table_from_json(to_json(TunedTable{})), TunedTable{});
+  const TunedTable empty{{}, "none of 7 configurations was \"faster\""};
+  EXPECT_EQ(tuned_table_from_json(to_json(empty)), empty);
 }
 
 TEST(TunedTable, RefusesWhatNcclHasNoUseFor) {
@@ -67,6 +70,9 @@ TEST(TunedTable, RefusesWhatNcclHasNoUseFor) {
   EXPECT_EQ(refusal(with(R"(, "channels": 65)")), "channels = 65 is outside [0, 64]");
   EXPECT_EQ(refusal(with(R"(, "channels": -1)")), "channels = -1 is outside [0, 64]");
   EXPECT_EQ(refusal(with(R"(, "threads": 100)")), "threads = 100 is not a multiple of 32");
+  EXPECT_EQ(refusal(with(R"(, "chunk_bytes": 4095)")),
+            "chunk_bytes = 4095 is below 4096; leave it out for NCCL's own choice");
+  EXPECT_THAT(refusal(with(R"(, "transport": "pigeon")")), HasSubstr("'pigeon'"));
   EXPECT_EQ(refusal(with(R"(, "algorithm": "ring")")), "give both algorithm and protocol, or neither");
   EXPECT_THAT(refusal(with(R"(, "algorithm": "star", "protocol": "ll")")), HasSubstr("'star'"));
   EXPECT_EQ(refusal(with(R"(, "nodes": 9)")), "nodes = 9 is outside [1, 8]");
@@ -152,6 +158,39 @@ TEST(NcclEnvironment, TheLargestSizeGetsItsValue) {
   EXPECT_THAT(environment.conflicts,
               ElementsAre("allgather of 1.0 MiB to 2.0 MiB on 8 ranks needs NCCL_BUFFSIZE=131072"));
   EXPECT_THAT(environment.communicators, IsEmpty());
+}
+
+/// From NCCL 2.30 on the plugin sets the chunk of each call, within the buffers.
+TEST(NcclEnvironment, OnlyRaisesBuffersWhereThePluginSetsChunks) {
+  const auto simple = [](std::int64_t bytes) { return chunk(bytes, Algorithm::ring, Protocol::simple); };
+  const TunedTable table{{
+      entry(NcclCollective::allgather, 20, simple(1 << 16)),
+      entry(NcclCollective::allgather, 27, simple(3 << 20)),
+      entry(NcclCollective::reducescatter, 27, simple(4 << 20)),
+      entry(NcclCollective::allreduce, 14, chunk(1 << 14, Algorithm::ring, Protocol::ll)),
+      entry(NcclCollective::broadcast, 20, {.channels = 2}),
+  }};
+  const auto environment = nccl_environment(table, true);
+  EXPECT_EQ(value(environment, "NCCL_BUFFSIZE"), "8388608");
+  EXPECT_EQ(value(environment, "NCCL_LL_BUFFSIZE"), "unset") << "NCCL's own is large enough";
+  EXPECT_THAT(environment.conflicts, IsEmpty());
+  EXPECT_THAT(nccl_environment(table).conflicts.size(), 2u);
+}
+
+TEST(NcclEnvironment, ForbidsFasterTransports) {
+  const auto environment = [](Transport transport) {
+    return nccl_environment({{entry(NcclCollective::allgather, 27, {.transport = transport})}});
+  };
+  EXPECT_EQ(value(environment(Transport::p2p), "NCCL_P2P_LEVEL"), "SYS");
+  EXPECT_EQ(value(environment(Transport::shm), "NCCL_P2P_LEVEL"), "LOC");
+  EXPECT_EQ(value(environment(Transport::shm), "NCCL_SHM_DISABLE"), "0");
+  EXPECT_EQ(value(environment(Transport::net), "NCCL_SHM_DISABLE"), "1");
+  EXPECT_THAT(environment(Transport::automatic).variables, IsEmpty());
+  const auto both = nccl_environment({{entry(NcclCollective::allgather, 27, {.transport = Transport::p2p}),
+                                       entry(NcclCollective::allgather, 20, {.transport = Transport::shm})}});
+  EXPECT_EQ(value(both, "NCCL_P2P_LEVEL"), "SYS");
+  EXPECT_THAT(both.conflicts,
+              ElementsAre("allgather of 1.0 MiB to 2.0 MiB on 8 ranks needs NCCL_P2P_LEVEL=LOC"));
 }
 
 TEST(NcclEnvironment, LimitsCommunicatorsThatAreToldApart) {

@@ -229,6 +229,12 @@ void add_tune(CLI::App& app, TuneFlags& flags) {
                  "Only print, for a shell, the settings of a tuned table that NCCL's tuner plugin cannot set")
       ->type_name("TABLE")
       ->group("NCCL");
+  app.add_option("--nccl", flags.nccl_version,
+                 "With --nccl-env: version of NCCL; from 2.30 on, the plugin sets chunk sizes itself")
+      ->type_name("VERSION")
+      ->capture_default_str()
+      ->group("NCCL")
+      ->needs("--nccl-env");
   add_format_flag(app, flags.format, "table");
 }
 

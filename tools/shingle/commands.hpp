@@ -85,7 +85,8 @@ struct TuneFlags {
   double margin = 0.05;
   int confirm = 0;  ///< number of mechanisms to measure; 0: none
   bool nearest = false;
-  std::string nccl_table;  ///< if set, only prints the environment to use this table
+  std::string nccl_table;             ///< if set, only prints the environment to use this table
+  std::string nccl_version = "2.28";  ///< of the program that uses it
   Format format = Format::text;
 };
 int tune(const TuneFlags& flags, const ProcessLaunch& launch);

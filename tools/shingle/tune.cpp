@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <filesystem>
 
@@ -63,13 +64,28 @@ std::string shell_word(std::string_view text) {
   return word + "'";
 }
 
+/// True from NCCL 2.30 on. Throws InvalidArgument unless `version` is "2.30", "2.30.7", …
+bool asks_chunks(const std::string& version) {
+  int major = 0, minor = 0, used = 0;
+  if (std::sscanf(version.c_str(), "%d.%d%n", &major, &minor, &used) != 2 || major != 2 || minor < 0 ||
+      (version[static_cast<std::size_t>(used)] != '.' && version.size() != static_cast<std::size_t>(used)))
+    throw InvalidArgument(fmt::format("--nccl: '{}' is not a version of NCCL 2, such as 2.30.7", version));
+  return minor >= 30;
+}
+
 /// The environment that a program needs to use a tuned table.
-std::string nccl_environment_text(const std::string& table) {
-  const NcclEnvironment environment = nccl_environment(read_tuned_table(table));
+std::string nccl_environment_text(const TuneFlags& flags) {
+  const TunedTable table = read_tuned_table(flags.nccl_table);
+  const NcclEnvironment environment = nccl_environment(table, asks_chunks(flags.nccl_version));
+  std::string why = table.why.empty() ? "" : fmt::format("# the table says: {}", table.why);
+  // A line break would end the comment.
+  std::ranges::replace_if(why, [](unsigned char c) { return std::iscntrl(c) != 0; }, ' ');
+  if (!why.empty()) why += '\n';
   return fmt::format(
       "export NCCL_TUNER_PLUGIN='shingle'  # or the path of libnccl-tuner-shingle.so\n"
-      "export SHINGLE_TUNER_TABLE={}\n{}",
-      shell_word(std::filesystem::absolute(table).lexically_normal().string()), shell_text(environment));
+      "export SHINGLE_TUNER_TABLE={}\n{}{}",
+      shell_word(std::filesystem::absolute(flags.nccl_table).lexically_normal().string()), why,
+      shell_text(environment));
 }
 
 }  // namespace
@@ -77,7 +93,7 @@ std::string nccl_environment_text(const std::string& table) {
 int tune(const TuneFlags& flags, const ProcessLaunch& launch) {
   if (!launch.speaks()) return 0;
   if (!flags.nccl_table.empty()) {
-    fmt::print("{}", nccl_environment_text(flags.nccl_table));
+    fmt::print("{}", nccl_environment_text(flags));
     return 0;
   }
   if (flags.confirm > 0 && launch.processes())

@@ -40,10 +40,14 @@ class DeviceBuffer {
 struct MatrixMemory {
   void* data = nullptr;
   std::int64_t row_stride = 0;  ///< elements from a row to the next; 0: densely packed
+  /// Rows that the matrix has: of experts with a capacity, a rank may have fewer tokens than the plan; -1: as
+  /// many as the plan's.
+  std::int64_t rows = -1;
 
   MatrixMemory() = default;
   MatrixMemory(void* dense) : data(dense) {}  // NOLINT: most matrices are dense
-  MatrixMemory(void* rows, std::int64_t stride) : data(rows), row_stride(stride) {}
+  MatrixMemory(void* first, std::int64_t stride, std::int64_t count = -1)
+      : data(first), row_stride(stride), rows(count) {}
   bool operator==(const MatrixMemory&) const = default;
 };
 
@@ -110,6 +114,8 @@ struct Capabilities {
   /// oneDNN.
   std::vector<TileShape> tiles{};
   Timing timing{};
+  /// Settings of a Collective that take effect beside its workers: algorithm and protocol, and chunk sizes.
+  bool algorithms = false, chunks = false;
 };
 
 /// One interval of a run on the world's clock, for timelines.

@@ -39,6 +39,9 @@ struct TileRate {
   std::int32_t cols = 0;
   double fixed_us = 0;  ///< prologue and epilogue
   double us_per_k = 0;  ///< main loop, per element of K
+  /// Machine::store_gbps of a product with such tiles; 0: the machine's. Stores of some tiles are not paced,
+  /// and delay the product where the link cannot take them.
+  double store_gbps = 0;
 
   double us(double k) const { return fixed_us + k * us_per_k; }
   bool operator==(const TileRate&) const = default;
@@ -117,6 +120,9 @@ struct Machine {
   /// Multiply-add rate of the GEMM of cuBLASLt (host: oneDNN), relative to its best tile in `tiles`. It
   /// differs from 1 if another kernel computes those tiles.
   double library_rate = 1;
+  /// Share of a partial last wave's idle time that such a GEMM spends. Below 1 it cuts last tiles, or takes
+  /// lower ones.
+  double library_tail = 1;
   /// Multiply-add rate of a GEMM that picks its tiles' rows from several shards of A, relative to one that
   /// reads A as it is.
   double picking_rate = 1;
@@ -152,15 +158,17 @@ double wave_us(const Machine& machine, std::int64_t tile_rows, std::int64_t tile
 /// negative, and never falls with more bytes.
 ///
 /// Within a node the curves give it; without a curve of this traffic, the link's rate and latency. Across
-/// nodes it is the time of a full node plus the time over the nodes' links. The links carry
-/// wire_factor(nodes) · bytes and add ⌈log2 nodes⌉ latencies (an all-reduce: twice as many). An all-to-all
-/// moves the node's share of its bytes within the node. All ranks of the node send the rest over the node's
-/// link at once.
+/// nodes bytes pass through a full node and over the nodes' links as through a pipeline: the slower of the
+/// two counts, and the latencies of both. The links carry wire_factor(nodes) · bytes and add ⌈log2 nodes⌉
+/// latencies (an all-reduce: twice as many). An all-to-all moves the node's share of its bytes within the
+/// node. All ranks of the node send the rest over the node's link at once. Emulated links (Topology::serial)
+/// take their turns: there both times count.
 double collective_us(const Machine& machine, Traffic traffic, int ranks, int workers, double bytes);
 
 /// As above, with NCCL settings. Curves hold NCCL's own choice of algorithm, protocol and transport, and
 /// large chunks. Another algorithm, protocol or transport takes longer, by the rates and latencies of NCCL's
-/// tuning model. Each chunk of a channel adds contention.chunk_us. Threads make no difference (Lagom §3.2).
+/// tuning model. Each chunk of a channel adds contention.chunk_us; across nodes the first chunks also fill
+/// the pipeline. Threads make no difference (Lagom §3.2).
 double collective_us(const Machine& machine, Traffic traffic, int ranks, const CollectiveConfig& config,
                      double bytes);
 /// Chunks that each of `channels` channels moves in a collective of `bytes`.

@@ -95,6 +95,9 @@ class Expansion {
     });
   }
 
+  /// Only a run knows the pieces: steps that load by an index look it up themselves.
+  void operator()(const Indexed&) const {}
+
   void operator()(const Owners& at) const {
     at.rows.for_each_run(tile_.row, tile_.rows, [&](RowRun run) {
       while (run.matrix_row >= 0 && run.rows > 0) {
@@ -155,8 +158,8 @@ void for_each_piece(const Placement& at, const TileGrid& grid, const Routing* ro
 
 /// Calls visit(Piece) for the pieces of the tile at position `linear`, in order of tile_row. If rows go to
 /// several ranks, it visits each rank in turn. Phantom rows and rows for another rank than the placement's
-/// `dest` have no piece. Phantom tiles have no pieces. `routing` is read only for Pools, Routed and Returned.
-/// `tile` is grid.tile(linear), where that is known.
+/// `dest` have no piece. Neither have phantom tiles, and rows that are picked by an index. `routing` is read
+/// only for Pools, Routed and Returned. `tile` is grid.tile(linear), where that is known.
 template <class Visit>
 void for_each_piece(const Placement& at, const TileGrid& grid, const Routing* routing, std::int64_t linear,
                     Tile tile, Visit&& visit) {

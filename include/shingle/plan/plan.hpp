@@ -39,11 +39,14 @@ enum class Role : std::uint8_t {
   grad,      ///< attention-backward: the gradient of the attention's result
   attended,  ///< attention-backward: the attention's result
   lse,       ///< attention-backward: its log-sum-exp, f32
+  topk_ids,  ///< Experts::capacity: the experts of each token, i32
   out,       ///< attention-backward: the gradient of the queries
   sum,
   keys_grad,    ///< attention-backward: the gradient of the keys
   values_grad,  ///< attention-backward: the gradient of the values
   out_lse,      ///< allgather+attention with Attention::returns_lse: the log-sum-exp of the result, f32
+  dropped,      ///< Experts::capacity: number of choices without a slot, and of ids that are no expert, i32
+  counts,       ///< alltoall+grouped-gemm with a capacity: rows of each expert from each rank, i32
   internal
 };
 std::string_view name(Role role);
@@ -187,6 +190,14 @@ struct Owners {
   bool operator==(const Owners&) const = default;
 };
 
+/// Rows picked by an index, a number for each row of the grid: row v lies at row index(v) of the slice; -1:
+/// nowhere. Only for loads of a pass that is not row-wise. A AssignSlots step makes the index, so pieces are
+/// known at run time only.
+struct Indexed {
+  Slice index{};  ///< i32, one column, in the memory of the step's rank
+  bool operator==(const Indexed&) const = default;
+};
+
 }  // namespace placement
 
 /// Where a step loads or stores the rows of its tiles. A store may go to remote memory. It goes to one other
@@ -195,10 +206,10 @@ struct Owners {
 /// of these ranks.
 struct Placement {
   using Form = std::variant<placement::Matrix, placement::Slots, placement::Subtiles, placement::Pools,
-                            placement::Routed, placement::Owners, placement::Returned>;
+                            placement::Routed, placement::Owners, placement::Returned, placement::Indexed>;
   /// Names of the forms, by index.
   static constexpr std::string_view names[] = {"matrix", "slots",  "subtiles", "pools",
-                                               "routed", "owners", "returned"};
+                                               "routed", "owners", "returned", "indexed"};
   static_assert(std::size(names) == std::variant_size_v<Form>);
 
   Slice slice{};
@@ -260,6 +271,8 @@ struct RowGroup {
   std::int64_t row = 0;     ///< first row for the placement of the output
   std::int64_t rows = 0;    ///< may be 0
   std::int32_t weight = 0;  ///< which of the weights that B stacks
+  /// Element of Gemm::live, row-major, that says how many of the rows have a token: the first ones. -1: all.
+  std::int32_t live = -1;
   bool operator==(const RowGroup&) const = default;
 };
 
@@ -276,6 +289,10 @@ struct Gemm {
   RowMap a_rows;                   ///< not used if there are groups
   std::vector<RowGroup> groups{};  ///< empty: one weight
   std::int32_t group_tiles = 1;
+  /// i32, in the memory of the step's rank: counts of rows that have a token. Read once a tile's gates have
+  /// opened. Rows beyond a group's count are not stored, and tiles of such rows do nothing but notify. Buffer
+  /// -1: all rows count.
+  Slice live{};
   bool transpose_a = false;
   bool transpose_b = false;
   Epilogue epilogue;
@@ -284,6 +301,9 @@ struct Gemm {
   std::vector<TileGate> gates;
   std::vector<TileNotify> notify;
   Resources resources{1, 0};
+  /// The computation of a workload that the product stands for, with as many multiply-adds. The simulator
+  /// prices that computation.
+  ComputationKind stands_for = ComputationKind::product;
   bool operator==(const Gemm&) const = default;
 };
 
@@ -480,8 +500,20 @@ struct Swap {
   bool operator==(const Swap&) const = default;
 };
 
+/// Gives the choices of a rank's tokens slots, as Experts says. All slices are i32, in the memory of the
+/// step's rank. Tokens beyond those of the call's matrices choose nothing, and do not exist for the rank.
+struct AssignSlots {
+  Slice ids;      ///< of the user: a row for each token, a column for each choice
+  Slice row_of;   ///< a row for each slot: its token, or -1
+  Slice slot_of;  ///< as `ids`: slot of the choice, -1 without one; -2 for tokens that do not exist
+  Slice counts;   ///< an element for each expert, row-major: its slots that have a token, which are the first
+  Slice dropped;  ///< 1×2: choices that found no slot; ids that are neither an expert nor -1
+  Resources resources{1, 0};
+  bool operator==(const AssignSlots&) const = default;
+};
+
 using Step = std::variant<Gemm, Elementwise, Await, Notify, Fill, Collective, Exchange, Copy, Broadcast, Swap,
-                          Attend, Merge, AttendBackward>;
+                          Attend, Merge, AttendBackward, AssignSlots>;
 
 /// "gemm", "permute", "reduce", "push", "await", …: the name of an elementwise step says what it does.
 std::string_view name(const Step& step);
@@ -603,6 +635,8 @@ std::string asymmetry(const Work& work);
 std::int32_t find_buffer(const Plan& plan, Role role);
 /// The slice that covers a whole buffer on a rank.
 Slice whole(const Plan& plan, std::int32_t buffer, std::int32_t rank);
+/// True if rows are picked by an index.
+bool is_indexed(const Placement& at);
 /// All ranks whose memory the pieces of a placement may lie in.
 std::vector<std::int32_t> ranks_of(const Placement& at, int world);
 /// Ranks that each hold the same rows. Empty if the placement names none.

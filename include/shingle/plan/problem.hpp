@@ -82,6 +82,8 @@ struct OperatorTraits {
     return grouped && !exchanges ? ExpertSplit::by_slice : ExpertSplit::by_expert;
   }
   bool slices_experts() const { return expert_split() == ExpertSplit::by_slice; }
+  /// Experts may have a capacity.
+  bool takes_capacity() const { return grouped && !slices_experts(); }
   /// Attention alone: a rank's Q, K, V and output are all heads of its shard of the tokens.
   bool shards_tokens() const { return attends && products == 0; }
   /// A rank attends with its part of the heads, which the world must divide.
@@ -122,9 +124,19 @@ std::string op_list();
 /// grouped-gemm+reducescatter, moe-tp) it has a slice of each instead: some columns of a weight whose tokens
 /// are gathered, and some rows of a weight whose products are summed over ranks. n, k and inner are those of
 /// the slice.
+///
+/// With a capacity the routing is known on the device only, from Role::topk_ids: choice j of token i is an
+/// expert; -1 is none. Rank s has `capacity` *slots* for each expert, slot e · capacity and those behind it
+/// for expert e. Its choices take slots in the order of routed rows, choice 0 of all tokens first. A choice
+/// that finds no slot is dropped: it adds nothing, and Role::dropped counts it. Problem::routing then says
+/// where slots go: it is that of every call. Rows by expert are those of slots, also of empty ones, and
+/// Role::counts says how many of an expert's rows from a rank have a token. m is the most tokens of a rank.
 struct Experts {
   std::int32_t count = 0;  ///< experts of all ranks; the world must divide them if each rank has a part
   std::int32_t topk = 0;   ///< experts of a token
+  /// Rows that an expert takes of the tokens of one rank; 0: the host routes. Only if each rank has a part of
+  /// the experts.
+  std::int32_t capacity = 0;
   bool operator==(const Experts&) const = default;
 };
 
@@ -242,7 +254,7 @@ struct Problem {
   std::int64_t n = 0;
   std::int64_t k = 0;
   std::int64_t inner = 0;    ///< two products: columns of the activated first product on a rank
-  DType dtype = DType::f32;  ///< of inputs, staging and outputs; products accumulate in fp32
+  DType dtype = DType::f32;  ///< of inputs, staging and outputs, not i32; products accumulate in fp32
   bool transpose_a = false;
   bool transpose_b = false;
   Epilogue epilogue{};
@@ -282,12 +294,19 @@ struct Problem {
   TokenRange seen_by(std::int64_t first, std::int64_t rows) const;
   /// The tokens that see at least one of these keys.
   TokenRange seeing(const TokenRange& keys) const;
+  /// True if the device routes tokens to slots.
+  bool has_slots() const { return experts.capacity > 0; }
+  /// Rows of an expert from one rank that have a token if each expert is chosen equally often: those that
+  /// predictions assume.
+  std::int64_t expected_rows() const {
+    return smaller(experts.capacity, ceil_div(m * experts.topk, larger(experts.count, 1)));
+  }
   /// Weights that B stacks on a rank: its experts, or one.
   std::int64_t weights() const {
     if (!traits().grouped) return 1;
     return traits().slices_experts() ? experts.count : experts.count / world;
   }
-  /// Rows of the routing of a rank for each of its tokens.
+  /// Rows of the routing of a rank for each of its tokens, unless they are slots.
   std::int64_t choices() const { return traits().grouped ? experts.topk : 1; }
   /// Columns of op(B): n. With two products: the columns of the first one, inner, or 2 · inner for swiglu.
   std::int64_t b_cols() const { return traits().chains() ? (swiglu() ? 2 : 1) * inner : n; }
@@ -323,6 +342,10 @@ struct Problem {
   GlobalRun token_run(int rank) const;
   GlobalRun expert_run(int rank) const;
 };
+
+/// The problem with another m, and with a capacity that is no larger than so many tokens need. Of a problem
+/// with slots, the routing follows.
+Problem with_m(Problem problem, std::int64_t m);
 
 /// One line: "gemm+allreduce 4096x8192x3584 bf16, 8 ranks".
 std::string describe(const Problem& problem);

@@ -1,6 +1,7 @@
 // Routing: the destination of every row of an all-to-all.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -27,8 +28,12 @@ class Routing {
   /// ranks does not divide that of experts which are split by expert.
   static Routing to_experts(std::vector<std::vector<std::int32_t>> dest, int experts,
                             ExpertSplit split = ExpertSplit::by_expert);
+  /// Every rank has `capacity` rows for each expert: rows e · capacity and those behind it go to expert e. A
+  /// closed form without a table. Throws InvalidArgument as to_experts(), or if a rank has no or too many
+  /// rows.
+  static Routing slots(int world, int experts, std::int64_t capacity);
 
-  int world() const { return static_cast<int>(dest_.size()); }
+  int world() const { return static_cast<int>(bases_.size()) - 1; }
   ExpertSplit split() const { return split_; }
   /// Number of destinations.
   int experts() const { return experts_; }
@@ -44,12 +49,19 @@ class Routing {
   /// The only rank that receives the rows to a destination; not for experts that are split by slice.
   int rank_of(int dest) const { return dest / per_rank_; }
 
-  std::int64_t rows(int source) const { return static_cast<std::int64_t>(dest_[source].size()); }
-  std::int32_t dest(int source, std::int64_t row) const { return dest_[source][row]; }
+  /// Rows that each rank has for each expert, if they are slots(); else 0.
+  std::int64_t capacity() const { return capacity_; }
+
+  std::int64_t rows(int source) const { return bases_[source + 1] - bases_[source]; }
+  std::int32_t dest(int source, std::int64_t row) const {
+    return capacity_ > 0 ? static_cast<std::int32_t>(row / capacity_) : dest_[source][row];
+  }
+  /// `table()[s][i]` is the destination of row i of rank s. Empty if the rows are slots().
   const std::vector<std::vector<std::int32_t>>& table() const { return dest_; }
 
   /// Number of rows of `source` before `row` that go to `dest`. row = rows(source) counts all of them.
   std::int64_t count_before(int source, int dest, std::int64_t row) const {
+    if (capacity_ > 0) return std::clamp<std::int64_t>(row - dest * capacity_, 0, capacity_);
     const std::int64_t block = row / block_rows;
     std::int64_t count = prefix_[source][static_cast<std::size_t>(block) * experts_ + dest];
     const std::int32_t* const to = dest_[source].data();
@@ -63,7 +75,7 @@ class Routing {
   /// First row of those from `source` to `dest` among the rows that a rank of `dest` receives.
   /// source = world(): their end.
   std::int64_t receive_base(int dest, int source) const {
-    return received_[static_cast<std::size_t>(dest) * (dest_.size() + 1) + static_cast<std::size_t>(source)];
+    return received_[static_cast<std::size_t>(dest) * bases_.size() + static_cast<std::size_t>(source)];
   }
   /// Number of rows that a rank receives.
   std::int64_t received(int rank) const { return receive_base(first_expert(rank) + per_rank_ - 1, world()); }
@@ -80,7 +92,8 @@ class Routing {
   std::int64_t global_base(int source) const { return bases_[static_cast<std::size_t>(source)]; }
 
   bool operator==(const Routing& other) const {
-    return experts_ == other.experts_ && split_ == other.split_ && dest_ == other.dest_;
+    return experts_ == other.experts_ && split_ == other.split_ && capacity_ == other.capacity_ &&
+           bases_ == other.bases_ && dest_ == other.dest_;
   }
 
  private:
@@ -98,10 +111,13 @@ class Routing {
     ExpertSplit split;
   };
   Routing(std::vector<std::vector<std::int32_t>> dest, const Destinations& all);
+  /// Sets received_.
+  void order_received();
 
   std::vector<std::vector<std::int32_t>> dest_;
   int experts_, per_rank_;
   ExpertSplit split_;
+  std::int64_t capacity_ = 0;                      // of slots
   std::vector<std::vector<std::int32_t>> prefix_;  // [source][block · experts + dest]: count before the block
   std::vector<std::int64_t> bases_{0};             // by source; the last entry is the total
   std::vector<std::int64_t> received_;             // [dest · (world + 1) + source]: see receive_base()

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "shingle/base/computation_kind.hpp"
 #include "shingle/base/dtype.hpp"
 #include "shingle/plan/collective_kind.hpp"
 
@@ -13,17 +14,20 @@ namespace shingle {
 
 /// Concurrent computations and collectives (Lagom).
 ///
-/// The computations multiply the first rows and columns of one A, m()×k(), with those of one B, k()×n(). The
-/// collectives move the first rows of a `payload` of n() columns. The output has n() columns and stacks all
-/// results, computations first; each starts at column 0: see rows_of().
+/// Products multiply the first rows and columns of one A, m()×k(), with those of one B, k()×n(). Passes copy,
+/// and collectives move, the first rows of a `payload` of n() columns. The output has n() columns and stacks
+/// all results, computations first; each starts at column 0: see rows_of().
 struct Workload {
-  /// A product on every rank. A computation that is no product is modelled as one with as many multiply-adds.
+  /// A computation on every rank. An attention is run as a product with as many multiply-adds, but priced as
+  /// a causal attention: m are its queries, n the columns of all heads, and k the keys of a sequence. A pass
+  /// reads and writes m·n elements; its k is 1.
   struct Computation {
     std::string name;
     std::int64_t m = 0;
     std::int64_t n = 0;
     std::int64_t k = 0;
     std::vector<std::int32_t> after{};  ///< indices of collectives that it awaits
+    ComputationKind kind = ComputationKind::product;
 
     bool operator==(const Computation&) const = default;
   };

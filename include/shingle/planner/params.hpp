@@ -25,8 +25,9 @@ template <class P>
 using ParamTable = std::vector<ParamRow<P>>;
 }  // namespace planner
 
-/// What moves bytes if no NCCL collective does: copy engines, or stores of the workers.
-enum class Mover : std::uint8_t { copy_engine, store };
+/// What moves bytes if no NCCL collective does: copy engines, or stores of the workers. `automatic`: the
+/// planner chooses the fastest.
+enum class Mover : std::uint8_t { automatic, copy_engine, store };
 std::string_view name(Mover mover);
 Mover parse_mover(std::string_view text);
 
@@ -135,11 +136,11 @@ struct FusedParams {
   std::int32_t helpers = 0;  ///< workers that reduce or push beside the GEMM; or no_helpers
   /// Value of `helpers`: all workers reduce after the GEMM, or push before it.
   static constexpr std::int32_t no_helpers = -1;
-  bool stage_fp32 = false;     ///< partial products travel in fp32, not in the problem's dtype
-  bool one_shot = false;       ///< allreduce: every rank sends its product to all ranks and sums all rows
-  std::int64_t comm_rows = 0;  ///< rows of a communication tile; of tokens, the least of a copy
-  bool pull = false;           ///< workers fetch the shards of peers; else their holders send them
-  Mover mover = Mover::copy_engine;             ///< what moves the shards, or tokens to their experts
+  bool stage_fp32 = false;         ///< partial products travel in fp32, not in the problem's dtype
+  bool one_shot = false;           ///< allreduce: every rank sends its product to all ranks and sums all rows
+  std::int64_t comm_rows = 0;      ///< rows of a communication tile; of tokens, the least of a copy
+  bool pull = false;               ///< workers fetch the shards of peers; else their holders send them
+  Mover mover = Mover::automatic;  ///< what moves the shards, or tokens to their experts
   CommOrder comm_order = CommOrder::automatic;  ///< order of the shards
   bool unregistered = false;  ///< shards are sent, not fetched; sums and rows are copied to the output
   bool symmetric = false;

@@ -86,11 +86,14 @@ std::vector<std::string> model_names();
 ModelConfig model_from_spec(const std::string& spec);
 
 struct LayerOptions {
-  int tp = 1;               ///< tensor-parallel (and expert-parallel) ranks: the world of every operator
+  int tp = 1;  ///< tensor-parallel ranks: the world of every operator
+  /// Expert-parallel ranks. tp, or 0: rank r has the r-th part of the experts. 1: each rank has its part of
+  /// every expert, as tensor parallelism cuts a feed-forward.
+  int ep = 0;
   std::int64_t tokens = 0;  ///< of the whole batch: sequence length times batch size
   DType dtype = DType::bf16;
   bool sequence_parallel = true;  ///< activations between the blocks are sharded by tokens
-  bool mlp = false;               ///< a feed-forward is one operator, mlp, instead of up and down
+  bool mlp = false;               ///< a feed-forward is one operator, mlp or moe, instead of up and down
   int layer = -1;          ///< index of the layer; -1: every distinct kind of layer, each operator once
   bool backward = false;   ///< also the weight gradients
   std::uint64_t seed = 0;  ///< seed of the experts that tokens choose
@@ -102,7 +105,7 @@ struct LayerOp {
   Problem problem;
 };
 
-/// The GEMMs of a layer, split over `tp` ranks as in Megatron. M = tokens, except for moe_up and moe_down.
+/// The GEMMs of a layer, split over `tp` ranks as in Megatron. M = tokens; of experts, those of a rank.
 ///
 /// | name                            | op      | N                                    | K                  |
 /// |---------------------------------|---------|--------------------------------------|--------------------|
@@ -115,11 +118,12 @@ struct LayerOp {
 /// | moe_up                          | dispatch| moe_ffn, twice that if gated         | hidden             |
 /// | moe_down                        | combine | hidden                               | moe_ffn            |
 ///
-/// With `mlp` (which needs sequence parallelism) ffn and shared are one operator each, in place of their up
-/// and down: N = K = hidden, inner = ffn/tp.
+/// With `mlp` (which needs sequence parallelism) ffn, shared and moe are one operator each, in place of their
+/// up and down: N = K = hidden, inner = ffn/tp, of moe moe_ffn.
 ///
 /// column: allgather+gemm with sequence parallelism, else gemm. row: gemm+reducescatter with sequence
-/// parallelism, else gemm+allreduce. dispatch: alltoall+gemm. combine: gemm+alltoall. kv is kv_heads/tp, or 1
+/// parallelism, else gemm+allreduce. dispatch: alltoall+grouped-gemm. combine: grouped-gemm+alltoall. With
+/// ep = 1: allgather+grouped-gemm and grouped-gemm+reducescatter, over moe_ffn/tp. kv is kv_heads/tp, or 1
 /// if there are fewer kv_heads than ranks, which then hold copies. Weights are stored as in Linear layers
 /// (n×k, transpose_b). Biases are left out.
 ///
@@ -127,10 +131,8 @@ struct LayerOp {
 /// operators carry the residual and RMSNorm that follow. Exceptions are LayerNorm models, and shared_down,
 /// because the routed experts are still to be added to it.
 ///
-/// moe_up sends each token's row to the ranks of its experts, once for each expert. moe_down sends the
-/// experts' output rows back. Rank r owns the r-th part of the tokens and of the experts. Experts are chosen
-/// by seeded top-k without a capacity limit. M is the count of the rank that sends most: tokens/tp·k for
-/// moe_up, about the same for moe_down. One weight stands for those of all experts of a rank.
+/// Rank r has the r-th part of the tokens. Each token goes to different random experts, by the seed, without
+/// a capacity. All operators of experts have the same routing.
 ///
 /// Multi-head latent attention has no operators here: see left_out_operators().
 ///
@@ -139,9 +141,9 @@ struct LayerOp {
 /// The operators are NAME_wgrad_allreduce, and NAME_wgrad_reducescatter for a sharded optimizer.
 ///
 /// Throws InvalidArgument that names the field:
-/// - heads, kv_heads, ffn, d_inner or experts do not divide among the ranks (as in Megatron)
-/// - tokens, tp or layer is out of range
-/// - with `mlp`, the epilogue does not support the activation
+/// - heads, kv_heads, ffn, d_inner, experts or (with ep = 1) moe_ffn do not divide among the ranks
+/// - tokens, tp, ep or layer is out of range
+/// - with `mlp`, the epilogue does not support the activation, or there is no sequence parallelism
 std::vector<LayerOp> layer_operators(const ModelConfig& model, const LayerOptions& options);
 
 /// An operator of a layer that layer_operators() does not make.

@@ -21,7 +21,7 @@ constexpr bool ends_with(std::size_t offset_of_last, Field Struct::*) {
 #define SHINGLE_ENDS_WITH(type, field) static_assert(ends_with(offsetof(type, field), &type::field))
 SHINGLE_ENDS_WITH(shingle_world_options, reserved);
 SHINGLE_ENDS_WITH(shingle_context_options, registered_bytes);
-SHINGLE_ENDS_WITH(shingle_operator, m_step);
+SHINGLE_ENDS_WITH(shingle_operator, reserved);
 SHINGLE_ENDS_WITH(shingle_matrix, reserved);
 SHINGLE_ENDS_WITH(shingle_routing, reserved);
 SHINGLE_ENDS_WITH(shingle_arguments, length_count);
@@ -57,20 +57,24 @@ DType to_dtype(std::int32_t value, const std::string& field) {
       return DType::bf16;
     case SHINGLE_F16:
       return DType::f16;
+    case SHINGLE_I32:
+      return DType::i32;
     default:
       throw InvalidArgument(
-          fmt::format("{} = {} is not 0 (SHINGLE_F32), 1 (SHINGLE_BF16) or 2 (SHINGLE_F16)", field, value));
+          fmt::format("{} = {} is not 0 (SHINGLE_F32), 1 (SHINGLE_BF16), 2 (SHINGLE_F16) or 3 (SHINGLE_I32)",
+                      field, value));
   }
 }
 
 Role to_role(std::int32_t value, const std::string& field) {
-  static constexpr Role roles[] = {
-      Role::a,      Role::b,         Role::bias,        Role::residual,     Role::norm_weight, Role::keys,
-      Role::values, Role::down,      Role::out,         Role::sum,          Role::grad,        Role::attended,
-      Role::lse,    Role::keys_grad, Role::values_grad, Role::topk_weights, Role::out_lse};
+  static constexpr Role roles[] = {Role::a,           Role::b,         Role::bias,        Role::residual,
+                                   Role::norm_weight, Role::keys,      Role::values,      Role::down,
+                                   Role::out,         Role::sum,       Role::grad,        Role::attended,
+                                   Role::lse,         Role::keys_grad, Role::values_grad, Role::topk_weights,
+                                   Role::out_lse,     Role::topk_ids,  Role::dropped,     Role::counts};
   if (value < 0 || static_cast<std::size_t>(value) >= std::size(roles))
-    throw InvalidArgument(fmt::format("{} = {} is outside [0 (SHINGLE_A), {} (SHINGLE_OUT_LSE)]", field,
-                                      value, int{SHINGLE_OUT_LSE}));
+    throw InvalidArgument(fmt::format("{} = {} is outside [0 (SHINGLE_A), {} (SHINGLE_COUNTS)]", field, value,
+                                      int{SHINGLE_COUNTS}));
   return roles[value];
 }
 
@@ -92,10 +96,14 @@ Params parsed_params(std::string_view text) {
 std::shared_ptr<const Routing> routing_of_largest(const Problem& problem) {
   if (problem.m < 0 || problem.m > max_extent)
     throw InvalidArgument(fmt::format("operator.m = {} is outside [0, {}]", problem.m, max_extent));
-  const auto [experts, topk] = problem.experts;
+  const auto [experts, topk, capacity] = problem.experts;
   if (problem.traits().grouped && (experts < 1 || topk < 1))
     throw InvalidArgument(fmt::format("operator.experts = {} and operator.topk = {} must be positive for {}",
                                       experts, topk, name(problem.op)));
+  if (problem.traits().takes_capacity() && capacity > 0)
+    return in_field("operator.capacity", [&] {
+      return std::make_shared<const Routing>(Routing::slots(problem.world, experts, capacity));
+    });
   return in_field("operator.experts", [&] { return all_to_first(problem); });
 }
 
@@ -188,6 +196,8 @@ ContextOptions to_options(const shingle_context_options* given) {
 Problem to_problem(const shingle_operator* given, int world) {
   const auto read = read_struct<shingle_operator>(given, "operator");
   require_not_null(read.op, "operator.op");
+  if (read.reserved != 0)
+    throw InvalidArgument(fmt::format("operator.reserved = {} must be 0", read.reserved));
   Problem problem{.op = in_field("operator.op", [&] { return parse_op(read.op); }),
                   .world = world,
                   .m = read.m,
@@ -207,7 +217,7 @@ Problem to_problem(const shingle_operator* given, int world) {
                                 .head_dim = read.head_dim,
                                 .causal = to_bool(read.causal, "operator.causal"),
                                 .returns_lse = to_bool(read.returns_lse, "operator.returns_lse")},
-                  .experts = {read.experts, read.topk}};
+                  .experts = {read.experts, read.topk, read.capacity}};
   if (problem.traits().routes()) problem.routing = routing_of_largest(problem);
   in_field("operator", [&] { problem.validate(); });
   return problem;

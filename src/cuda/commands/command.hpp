@@ -78,6 +78,7 @@ void require_served(const Plan& plan, const Exchange& step);
 void require_served(const Plan& plan, const Attend& step);
 void require_served(const Plan& plan, const AttendBackward& step);
 void require_served(const Plan& plan, const Merge& step);
+void require_served(const Plan& plan, const AssignSlots& step);
 /// Throws Unsupported if a step has hooks, or stores anything but consecutive rows of one slice.
 void require_plain(const TileGrid& grid, const Placement& to, const std::vector<TileGate>& gates,
                    const std::vector<TileNotify>& notify, std::string_view step);
@@ -94,6 +95,7 @@ std::unique_ptr<Command> make_command(const Context& context, const Swap& step);
 std::unique_ptr<Command> make_command(const Context& context, const Attend& step);
 std::unique_ptr<Command> make_command(const Context& context, const AttendBackward& step);
 std::unique_ptr<Command> make_command(const Context& context, const Merge& step);
+std::unique_ptr<Command> make_command(const Context& context, const AssignSlots& step);
 /// Adjacent passes of a lane that are merged into one (lower/launch_rules.hpp), group by group. The rows of
 /// all passes move as soon as their group has arrived, so no pass waits for the last group of another.
 std::unique_ptr<Command> make_command(const Context& context, const std::vector<Elementwise>& steps);
@@ -108,7 +110,8 @@ std::unique_ptr<Command> make_delivery(const Context& context, const std::vector
 std::unique_ptr<Command> make_sync_command(const Context& context, const std::vector<Step>& steps);
 
 /// The communicator of a step, with its limit of CTAs.
-CommKey comm_key(const Plan& plan, std::int32_t communicator, const Resources& resources);
+CommKey comm_key(const Plan& plan, const Collective& step);
+CommKey comm_key(const Plan& plan, const Exchange& step);
 
 /// True if the step needs the instrumented GEMM kernel, because cuBLASLt lacks something that it asks for.
 bool instrumented(const Gemm& step);

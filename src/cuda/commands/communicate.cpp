@@ -6,6 +6,7 @@
 #include "command.hpp"
 #include "cuda/nccl/api.hpp"
 #include "cuda/nccl/communicators.hpp"
+#include "cuda/nccl/tuner_settings.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/memory.hpp"
 #include "cuda/runtime/world.hpp"
@@ -15,7 +16,17 @@ namespace shingle::cuda {
 namespace {
 
 ncclDataType_t nccl_type(DType type) {
-  return type == DType::f32 ? ncclFloat32 : type == DType::bf16 ? ncclBfloat16 : ncclFloat16;
+  switch (type) {
+    case DType::f32:
+      return ncclFloat32;
+    case DType::bf16:
+      return ncclBfloat16;
+    case DType::f16:
+      return ncclFloat16;
+    case DType::i32:
+      break;
+  }
+  return ncclInt32;
 }
 
 /// A contiguous slice, as NCCL needs it.
@@ -33,8 +44,9 @@ DType dtype_of(const Context& context, const Slice& slice) {
   return context.plan.buffers[static_cast<std::size_t>(slice.buffer)].dtype;
 }
 
-ncclComm_t communicator(const Context& context, std::int32_t communicator, const Resources& resources) {
-  return context.world.communicator(comm_key(context.plan, communicator, resources)).of(context.rank);
+template <class Step>
+ncclComm_t communicator(const Context& context, const Step& step) {
+  return context.world.communicator(comm_key(context.plan, step)).of(context.rank);
 }
 
 /// Held by an operation of a communicator. The watcher does not abort the communicator meanwhile, as NCCL
@@ -53,7 +65,7 @@ class NcclCollective final : public Command {
   NcclCollective(const Context& context, const Collective& step)
       : world_(context.world),
         kind_(step.kind),
-        comm_(communicator(context, step.communicator, step.resources)),
+        comm_(communicator(context, step)),
         send_(contiguous(context, step.send)),
         recv_(contiguous(context, step.recv)),
         type_(nccl_type(dtype_of(context, step.send))) {}
@@ -181,14 +193,22 @@ CopyRows::Part part_of(const Context& context, const Slice& from, const Slice& t
 
 }  // namespace
 
-CommKey comm_key(const Plan& plan, std::int32_t communicator, const Resources& resources) {
-  return {plan.communicators[static_cast<std::size_t>(communicator)].ranks, resources.most, communicator};
+CommKey comm_key(const Plan& plan, const Collective& step) {
+  const auto& ranks = plan.communicators[static_cast<std::size_t>(step.communicator)].ranks;
+  // NCCL asks no tuner about an all-to-all, which is sends and receives.
+  return {ranks, step.resources.most, step.communicator,
+          step.kind == CollectiveKind::alltoall ? CollectiveConfig{} : tuner_settings(step.config)};
+}
+
+CommKey comm_key(const Plan& plan, const Exchange& step) {
+  return {plan.communicators[static_cast<std::size_t>(step.communicator)].ranks, step.resources.most,
+          step.communicator};
 }
 
 std::unique_ptr<Command> make_command(const Context& context, const Collective& step) {
   if (step.kind != CollectiveKind::alltoall) return std::make_unique<NcclCollective>(context, step);
   return std::make_unique<NcclMessages>(
-      context.world, communicator(context, step.communicator, step.resources), dtype_of(context, step.send),
+      context.world, communicator(context, step), dtype_of(context, step.send),
       parts(context, step.send, step.send_rows), parts(context, step.recv, step.recv_rows));
 }
 
@@ -216,9 +236,9 @@ std::unique_ptr<Command> make_command(const Context& context, const Exchange& st
   };
   const auto& any = step.sends.empty() ? step.receives : step.sends;
   if (any.empty()) return nullptr;
-  return std::make_unique<NcclMessages>(
-      context.world, communicator(context, step.communicator, step.resources),
-      dtype_of(context, any.front().slice), messages(step.sends), messages(step.receives));
+  return std::make_unique<NcclMessages>(context.world, communicator(context, step),
+                                        dtype_of(context, any.front().slice), messages(step.sends),
+                                        messages(step.receives));
 }
 
 std::unique_ptr<Command> make_command(const Context& context, const Copy& step) {

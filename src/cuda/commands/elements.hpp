@@ -7,8 +7,11 @@
 
 namespace shingle::cuda {
 
+/// Indices and counts only move, as any 32 bits do.
 constexpr Element element(DType type) {
-  return type == DType::f32 ? Element::f32 : type == DType::bf16 ? Element::bf16 : Element::f16;
+  return type == DType::f32 || type == DType::i32 ? Element::f32
+         : type == DType::bf16                    ? Element::bf16
+                                                  : Element::f16;
 }
 
 constexpr Activate activate(Activation activation) {

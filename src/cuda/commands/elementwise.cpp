@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "command.hpp"
 #include "cuda/kernels/sync.hpp"
@@ -86,6 +87,16 @@ std::vector<std::int32_t> positions_of(const Tiling& tiling) {
   return positions;
 }
 
+/// Where row 0 of a slice lies.
+Route first_row(const Context& context, const Slice& slice) {
+  const Address at = context.memory.at(slice, context.parity);
+  Route route;
+  route.base = at.at;
+  route.row_bytes = context.memory.row_bytes(slice.buffer);
+  route.matrix = at.matrix;
+  return route;
+}
+
 /// A pass with its tables. Only if `waits` its items await their gates.
 ElementwiseArgs tabled(const Context& context, const Elementwise& step, bool waits) {
   const TileGrid& grid = step.grid;
@@ -109,8 +120,13 @@ ElementwiseArgs tabled(const Context& context, const Elementwise& step, bool wai
   if (row_wise(step)) args.position_of = context.table_memory.put(positions_of(tiling));
   std::vector<Route> sources;
   for (const Placement& from : step.from) {
-    sources.push_back(tables.route(from, tiling));
+    sources.push_back(is_indexed(from) ? first_row(context, from.slice) : tables.route(from, tiling));
     sources.back().wide = is_wide(from);
+  }
+  if (is_indexed(step.from.front())) {
+    const Slice& index = std::get<placement::Indexed>(step.from.front().form).index;
+    args.index = reinterpret_cast<const std::int32_t*>(context.memory.at(index, context.parity).at);
+    args.index_row = context.memory.row_bytes(index.buffer) / std::int64_t{sizeof(std::int32_t)};
   }
   args.sources = context.table_memory.put(sources);
   args.source_count = static_cast<std::int32_t>(sources.size());
@@ -135,6 +151,23 @@ ElementwiseArgs tabled_once(const Context& context, const Elementwise& step, boo
   const auto known = context.queued->find(step.queue);
   if (known != context.queued->end()) return known->second;
   return context.queued->emplace(step.queue, tabled(context, step, waits)).first->second;
+}
+
+/// Throws Unsupported unless adjacent columns of one index pick the rows of all sources, or there is none.
+void require_index(const Plan& plan, const Elementwise& step) {
+  if (std::ranges::none_of(step.from, is_indexed)) return;
+  const auto type = [&](const Placement& at) {
+    return plan.buffers[static_cast<std::size_t>(at.slice.buffer)].dtype;
+  };
+  std::optional<Slice> next;
+  for (const Placement& from : step.from) {
+    const auto* const picked = std::get_if<placement::Indexed>(&from.form);
+    if (picked == nullptr || (next && picked->index != *next) || type(from) != type(step.to))
+      throw Unsupported(
+          "CUDA: a pass picks the rows of all its sources by adjacent columns of one index, in one type");
+    next = picked->index;
+    ++next->col;
+  }
 }
 
 }  // namespace
@@ -170,6 +203,7 @@ void require_served(const Plan& plan, const Elementwise& step) {
   same(step.norm.enabled, step.norm_weight);
   same(step.norm.residual, step.residual.slice);
   same(step.norm.residual, step.sum.slice);
+  require_index(plan, step);
   if ((step.factors.buffer >= 0 || step.epilogue.scale != 1) && row_wise(step))
     throw Unsupported("CUDA: a weighted or scaled sum has neither norm nor SwiGLU");
 }

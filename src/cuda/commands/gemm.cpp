@@ -27,7 +27,7 @@ struct Operands {
 class InstrumentedGemm final : public Command {
  public:
   /// The partial sums of split-K are in the lane's workspace.
-  InstrumentedGemm(const GemmInstance& instance, const GemmArgs& args, const Operands& operands,
+  InstrumentedGemm(const GemmInstance& instance, const CountedGemmArgs& args, const Operands& operands,
                    Scratch& workspace)
       : instance_(instance),
         args_(args),
@@ -69,7 +69,7 @@ class InstrumentedGemm final : public Command {
   }
 
   const GemmInstance& instance_;
-  GemmArgs args_;
+  CountedGemmArgs args_;  // of an instance that counts nothing: a GemmArgs
   Operands operands_;
   const Scratch& workspace_;  // may still grow while other commands are made
   std::unique_ptr<GemmParams> params_;
@@ -161,12 +161,12 @@ GemmFamily family_here() {
 }
 
 /// The smallest instance that fits the grid's tiles, in the largest clusters that the grid's order allows.
-/// `group_tiles`: of a grouped product, else 0.
+/// `group_tiles`: of a grouped product, else 0. `counted`: its rows are counted at run time.
 Choice choose(const GemmArgs& args, const TileGrid& grid, const std::vector<Tile>& tiles,
-              std::int32_t group_tiles) {
+              std::int32_t group_tiles, bool counted) {
   const bool gated = args.activate == Activate::swiglu;
   std::vector<const GemmInstance*> fitting;
-  for (const GemmInstance& one : gemm_instances(family_here())) {
+  for (const GemmInstance& one : gemm_instances(family_here(), counted)) {
     if (one.type != args.type || one.transpose_a != args.transpose_a || one.transpose_b != args.transpose_b)
       continue;
     // If columns of B are contiguous in memory, halves of a tile are loaded in boxes of 64 columns.
@@ -213,8 +213,24 @@ struct Served {
   std::vector<Tile> tiles;
   RowsOfA rows;
   Choice choice;
-  GemmArgs args;
+  CountedGemmArgs args;
 };
+
+/// Where clusters find how many of their rows have a token.
+std::vector<LiveRows> live_rows(const Context& context, const Gemm& step, const Tiling& tiling,
+                                std::int32_t cluster) {
+  const auto* const counts =
+      reinterpret_cast<const std::int32_t*>(context.memory.at(step.live, context.parity).at);
+  std::vector<LiveRows> live;
+  for (std::size_t i = 0; i < tiling.positions.size(); i += static_cast<std::size_t>(cluster)) {
+    const Tile tile = tiling.tile(tiling.positions[i]);
+    LiveRows& rows = live.emplace_back();
+    if (tiling.grid.phantom(tile)) continue;
+    const ProductTile product = product_tile(step, tile);
+    rows = {counts + product.group->live, static_cast<std::int32_t>(product.in_group)};
+  }
+  return live;
+}
 
 /// Throws Unsupported if no instance can run the step.
 Served serve(const Plan& plan, const Gemm& step) {
@@ -253,7 +269,8 @@ Served serve(const Plan& plan, const Gemm& step) {
   args.a_stride = rows.stride;
   if (auto reason = unserved(args, rows.base, !rows.first.empty(), !step.groups.empty()))
     throw Unsupported(*reason);
-  served.choice = choose(args, grid, served.tiles, step.groups.empty() ? 0 : step.group_tiles);
+  served.choice =
+      choose(args, grid, served.tiles, step.groups.empty() ? 0 : step.group_tiles, step.live.buffer >= 0);
   const GemmInstance* const instance = served.choice.instance;
   if (instance == nullptr)
     throw Unsupported(fmt::format("this build has no GEMM kernel for {} with tiles of {}x{} in this order{}",
@@ -288,6 +305,7 @@ void require_served(const Plan& plan, const Step& step) {
   if (backward != nullptr && backward->grid.tiles() > 0) require_served(plan, *backward);
   const auto* merge = std::get_if<Merge>(&step);
   if (merge != nullptr && merge->grid.tiles() > 0) require_served(plan, *merge);
+  if (const auto* slots = std::get_if<AssignSlots>(&step)) require_served(plan, *slots);
 }
 
 std::unique_ptr<Command> make_command(const Context& context, const Gemm& step) {
@@ -330,7 +348,13 @@ std::unique_ptr<Command> make_command(const Context& context, const Gemm& step) 
   args.gate = tables.gates(step.gates, tiling, context.rank);
   args.notify = tables.notifies(step.notify, tiling, context.rank);
   args.watch = context.watch;
-  args.early = context.launch.may_start_early;
+  if (step.live.buffer >= 0) {
+    const std::vector<LiveRows> live = live_rows(context, step, tiling, choice.instance->tile.cluster);
+    const std::vector<std::uint64_t> nothing(step.gates.empty() ? 0 : live.size(), ~std::uint64_t{0});
+    args.live = context.table_memory.put(live);
+    args.decided = const_cast<std::uint64_t*>(context.table_memory.put(nothing));
+  }
+  args.early = context.launch.may_start_early && step.live.buffer < 0;
   // An early GEMM waits for the kernel before it. That kernel, and kernels that it waits for, need an SM
   // meanwhile.
   if (args.early) args.ctas = std::max(std::min(args.ctas, context.plan.workers - 1), 1);

@@ -70,6 +70,11 @@ struct ElementwiseArgs {
   /// that starts beside the pass cannot use a single free SM.
   bool pairs = false;
   std::int32_t room = 0;  ///< bytes of shared memory for chunks in flight of a sum; set by the launch
+  /// Row r of source s is row index[r · index_row + s] of its route, which has no table; no_row: the source
+  /// has none, no_token: nothing is stored. Sources of the output's type only, tile by tile. Null: rows have
+  /// the order of the grid.
+  const std::int32_t* index = nullptr;
+  std::int64_t index_row = 0;
 };
 
 /// Layout of a row-wise pass: a CTA has `slices` groups of `threads` threads, and each group works on one

@@ -88,6 +88,22 @@ struct GemmArgs {
   bool early = false;
 };
 
+/// Rows of a tile that have a token, and of those behind it in its group: *count - before, at least 0. Null:
+/// the tile has no rows.
+struct LiveRows {
+  const std::int32_t* count = nullptr;  ///< read once the tile's gates have opened
+  std::int32_t before = 0;
+};
+
+/// A grouped product whose rows are counted at run time, without split-K and early start. Rows beyond the
+/// count are not stored, and tiles of such rows only notify: as a cluster together, once the gates of its
+/// first tile have opened.
+struct CountedGemmArgs : GemmArgs {
+  const LiveRows* live = nullptr;  ///< by cluster of positions: of its first tile
+  /// By cluster: epoch and rows that were found; starts as all ones. For sm90 kernels with gates only.
+  std::uint64_t* decided = nullptr;
+};
+
 /// Split-K with `parts` parts (at least 1), or fewer if K is too short for all to have some. Leaves `sums`
 /// and `arrived` null. For kernels with `splits`; all other arguments must be set.
 SplitK split_k(const GemmArgs& args, std::int64_t parts);
@@ -129,8 +145,9 @@ inline constexpr GemmFamily gemm_families[] = {GemmFamily::sm80, GemmFamily::sm9
 
 /// Name of the family, as in "sm80".
 const char* name(GemmFamily family);
-/// All kernels of a family in this build; empty if the build lacks the family's architectures.
-const std::vector<GemmInstance>& gemm_instances(GemmFamily family);
+/// All kernels of a family in this build; empty if the build lacks the family's architectures. `counted`:
+/// those whose arguments are CountedGemmArgs.
+const std::vector<GemmInstance>& gemm_instances(GemmFamily family, bool counted = false);
 /// The fastest family of this build for a compute capability.
 GemmFamily gemm_family(int major, int minor);
 

@@ -9,9 +9,14 @@ namespace shingle::cuda {
 /// Distances in bytes from the addresses that tables and commands hold to the matrices of a call, by the
 /// matrix's role. Zero for internal buffers and for matrices that are bound.
 struct Shifts {
-  static constexpr int roles = 19;
+  static constexpr int roles = 22;
   std::int64_t of[roles] = {};
+  std::int32_t tokens = -1;  ///< that the rank has in the call; -1: as many as the plan's
 };
+
+/// What an index of an AssignSlots step says instead of a row (plan.hpp).
+inline constexpr std::int32_t no_row = -1;    ///< none
+inline constexpr std::int32_t no_token = -2;  ///< none, as the token does not exist: its row is left alone
 
 /// Addresses of a tile's rows. Without a table, row R and column C of the grid are at base + R · row_bytes +
 /// C elements. With a table, every `piece_rows` rows of a tile have an entry for each destination; null:

@@ -47,4 +47,11 @@ __device__ __forceinline__ bool wait_for(const Target& target, std::uint32_t epo
   }
 }
 
+/// True if wait_for() would return at once. Acquires then.
+__device__ __forceinline__ bool has_reached(const Target& target, std::uint32_t epoch) {
+  if (target.counter == nullptr) return true;
+  const std::uint32_t wanted = target.target + epoch * target.growth;
+  return static_cast<std::int32_t>(ptx::load_acquire_sys(target.counter) - wanted) >= 0;
+}
+
 }  // namespace shingle::cuda

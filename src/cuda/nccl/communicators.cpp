@@ -13,6 +13,7 @@
 #include "backend/alarm.hpp"
 #include "base/log.hpp"
 #include "cuda/nccl/api.hpp"
+#include "cuda/nccl/tuner_settings.hpp"
 #include "cuda/raii/device_guard.hpp"
 #include "cuda/runtime/deadline.hpp"
 #include "shingle/base/error.hpp"
@@ -111,6 +112,7 @@ const Communicator& Communicators::get(const CommKey& key) {
     // anywhere.
     config.cgaClusterSize = 0;
   }
+  const TunedCommunicator tuned(key.settings, static_cast<int>(key.ranks.size()));
   // NCCL writes a new communicator to its address once it is ready, so the addresses exist before the call.
   in_group([&] {
     for (const LocalRank& rank : local_) {

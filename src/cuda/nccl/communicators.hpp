@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cuda/runtime/local_rank.hpp"
+#include "shingle/base/collective_config.hpp"
 
 namespace shingle::cuda {
 
@@ -19,6 +20,9 @@ struct CommKey {
   int max_ctas = 0;                 ///< limit of CTAs for an operation; 0: NCCL decides
   /// Distinguishes communicators with the same members. Operations of one communicator never overlap.
   int copy = 0;
+  /// Algorithm, protocol and chunk size of its collectives, set by Shingle's NCCL tuner plugin. {}: NCCL
+  /// decides.
+  CollectiveConfig settings{};
   auto operator<=>(const CommKey&) const = default;
 };
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "cuda/commands/command.hpp"
+#include "cuda/kernels/assign_slots.hpp"
 #include "cuda/kernels/attention.hpp"
 #include "cuda/kernels/flagged.hpp"
 #include "cuda/kernels/gemm.hpp"
@@ -34,10 +35,12 @@ CudaArena::Calls::Calls(LocalRank& of, const CallWords& at)
   check(preload_elementwise(), "load kernels");
   check(preload_attention(), "load kernels");
   check(preload_merge(), "load kernels");
+  check(preload_assign_slots(), "load kernels");
   check(preload_deliveries(), "load kernels");
   check(preload_skinny(), "load kernels");
-  for (const GemmInstance& kernel : gemm_instances(family_of(of.device())))
-    check(kernel.load(), "load a GEMM kernel");
+  for (const bool counted : {false, true})
+    for (const GemmInstance& kernel : gemm_instances(family_of(of.device()), counted))
+      check(kernel.load(), "load a GEMM kernel");
 }
 
 CudaArena::CudaArena(CudaWorld& world, std::int64_t bytes, std::shared_ptr<const CudaHeap> heap)

@@ -49,6 +49,11 @@ bool is_only_copied(const Plan& plan, int rank, std::int32_t buffer) {
   });
 }
 
+/// Rows of a rank's matrix in a call.
+std::int64_t rows_of(const Buffer& planned, int rank, const MatrixMemory& memory) {
+  return memory.rows >= 0 ? memory.rows : planned.rows[static_cast<std::size_t>(rank)];
+}
+
 /// A hash of a matrix's offset. Sums of them tell which role has which offset.
 std::uint64_t mixed(std::uint64_t offset, Role role) {
   std::uint64_t hash = offset + (static_cast<std::uint64_t>(role) + 1) * 0x9e3779b97f4a7c15;
@@ -229,9 +234,11 @@ Outputs CallExecutable::outputs_of(const Rank& rank, std::span<const CallMatrix>
   const int number = rank.calls.local.rank();
   for (const auto& [owner, role, memory] : matrices)
     if (const std::int32_t buffer = buffers_[static_cast<std::size_t>(role)];
-        owner == number && buffer >= 0 && !is_input(role))
+        owner == number && buffer >= 0 && !is_input(role)) {
+      const Buffer& planned = plan_.buffers[static_cast<std::size_t>(buffer)];
       outputs.add(memory.data,
-                  static_cast<std::size_t>(plan_.buffers[static_cast<std::size_t>(buffer)].bytes(number)));
+                  static_cast<std::size_t>(rows_of(planned, number, memory) * memory_->row_bytes(buffer)));
+    }
   return outputs;
 }
 
@@ -262,7 +269,8 @@ void CallExecutable::require_all(std::span<const CallMatrix> matrices) const {
     const int rank = at->calls.local.rank();
     std::uint32_t given = 0;
     for (const CallMatrix& matrix : matrices)
-      if (matrix.rank == rank && matrix.memory.data != nullptr) given |= 1u << static_cast<int>(matrix.role);
+      if (matrix.rank == rank && (matrix.memory.data != nullptr || matrix.memory.rows == 0))
+        given |= 1u << static_cast<int>(matrix.role);
     for (std::size_t role = 0; role < static_cast<std::size_t>(Role::internal); ++role)
       if (buffers_[role] >= 0 && (given >> role & 1) == 0 &&
           plan_.buffers[static_cast<std::size_t>(buffers_[role])].bytes(rank) > 0)
@@ -313,8 +321,7 @@ bool CallExecutable::must_copy(const Rank& rank, const CallMatrix& matrix) const
   const std::int32_t buffer = buffers_[static_cast<std::size_t>(matrix.role)];
   if (matrix.rank != number || buffer < 0) return false;
   const Buffer& planned = plan_.buffers[static_cast<std::size_t>(buffer)];
-  const std::int64_t rows = planned.rows[static_cast<std::size_t>(number)];
-  const std::int64_t stride = matrix.memory.row_stride;
+  const std::int64_t rows = rows_of(planned, number, matrix.memory), stride = matrix.memory.row_stride;
   const bool dense = rows <= 1 || stride == 0 || stride == planned.cols;
   const bool aligned = rank.only_copied[static_cast<std::size_t>(matrix.role)] ||
                        reinterpret_cast<std::uintptr_t>(matrix.memory.data) % alignment == 0;
@@ -349,7 +356,7 @@ CallExecutable::Matrices CallExecutable::fit(const Rank& rank, std::span<const C
     void* used = memory.data;
     if (must_copy(rank, matrix)) {
       const Buffer& planned = plan_.buffers[static_cast<std::size_t>(buffer)];
-      const auto rows = static_cast<std::size_t>(planned.rows[static_cast<std::size_t>(number)]);
+      const auto rows = static_cast<std::size_t>(rows_of(planned, number, memory));
       const std::size_t element = size_bytes(planned.dtype);
       const std::size_t row = static_cast<std::size_t>(planned.cols) * element;
       const std::size_t pitch =
@@ -362,6 +369,9 @@ CallExecutable::Matrices CallExecutable::fit(const Rank& rank, std::span<const C
     }
     const std::int64_t shift = memory_->shift(number, buffer, used);
     fitted.shifts.of[static_cast<std::size_t>(role)] = shift;
+    if (role == Role::topk_ids)
+      fitted.shifts.tokens =
+          static_cast<std::int32_t>(rows_of(plan_.buffers[static_cast<std::size_t>(buffer)], number, memory));
     if (is_reached(buffer)) fitted.offsets += mixed(static_cast<std::uint64_t>(shift), role);
   }
   return fitted;

@@ -31,9 +31,7 @@ std::vector<CommUse> communicators_of(const Plan& plan) {
         const auto* collective = std::get_if<Collective>(&step);
         const auto* exchange = std::get_if<Exchange>(&step);
         if (collective == nullptr && exchange == nullptr) continue;
-        const CommKey key = collective != nullptr
-                                ? comm_key(plan, collective->communicator, collective->resources)
-                                : comm_key(plan, exchange->communicator, exchange->resources);
+        const CommKey key = collective != nullptr ? comm_key(plan, *collective) : comm_key(plan, *exchange);
         const bool messages = exchange != nullptr || collective->kind == CollectiveKind::alltoall;
         auto found = std::ranges::find(uses, key, &CommUse::key);
         if (found == uses.end()) found = uses.insert(uses.end(), {key, false});

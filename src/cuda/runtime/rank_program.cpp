@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cuda/kernels/assign_slots.hpp"
 #include "cuda/kernels/attention.hpp"
 #include "cuda/kernels/flagged.hpp"
 #include "cuda/kernels/merge.hpp"
@@ -44,6 +45,7 @@ RankProgram::RankProgram(CudaWorld& world, const Plan& plan, const RankLaunches&
   check(preload_elementwise(), "load kernels");
   check(preload_attention(), "load kernels");
   check(preload_merge(), "load kernels");
+  check(preload_assign_slots(), "load kernels");
   check(preload_deliveries(), "load kernels");
   check(preload_skinny(), "load kernels");
   world.blas(local.rank());  // here, not in the launching threads: the map of handles has no lock

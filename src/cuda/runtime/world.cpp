@@ -16,6 +16,7 @@
 #include "base/log.hpp"
 #include "cuda/memory/heap.hpp"
 #include "cuda/nccl/processes.hpp"
+#include "cuda/nccl/tuner_settings.hpp"
 #include "cuda/peer/access.hpp"
 #include "cuda/peer/mapping.hpp"
 #include "cuda/raii/check.hpp"
@@ -189,7 +190,9 @@ Capabilities CudaWorld::capabilities() const {
           .native_dtypes = {DType::bf16, DType::f16},
           .host_accessible = false,
           .tiles = cuda_tiles({.first_device = parts_.local.front().device()}),
-          .timing = {.run_us = 500, .rest_us = 40e3}};
+          .timing = {.run_us = 500, .rest_us = 40e3},
+          .algorithms = has_tuner_plugin(),
+          .chunks = has_tuner_plugin() && nccl_asks_chunks()};
 }
 
 LocalRank& CudaWorld::local(int rank) {

@@ -18,6 +18,11 @@ void prefetch(const std::byte* data, std::int64_t bytes) {
   for (std::int64_t i = 0; i < bytes; i += line) __builtin_prefetch(data + i, 0, 2);
 }
 
+/// An element of an index.
+std::int32_t number(const View& index, std::int64_t row) {
+  return *reinterpret_cast<const std::int32_t*>(index.at(row));
+}
+
 }  // namespace
 
 /// Where the rows of an item lie (null: nowhere), and what all its rows share.
@@ -51,6 +56,8 @@ ElementwiseTask::Views ElementwiseTask::views(const Memory& memory, const Placem
                                               std::uint32_t epoch) const {
   Views views{at, std::vector<View>(plan_.ranks.size()),
               plan_.buffers[static_cast<std::size_t>(at.slice.buffer)].dtype};
+  if (const auto* picked = std::get_if<placement::Indexed>(&at.form))
+    views.index = memory.view(picked->index, epoch);
   for (const std::int32_t rank : ranks_of(at, plan_.world()))
     views.by_rank[static_cast<std::size_t>(rank)] = memory.buffer(at.slice.buffer, rank, epoch);
   return views;
@@ -84,10 +91,16 @@ void ElementwiseTask::store_again(std::int64_t position, std::int64_t cols) cons
 
 std::int64_t ElementwiseTask::crossing(int rank, std::int64_t item) const {
   const bool rows = row_wise(step_);
+  const bool picks = from_.size() == 1 && from_[0].index.data != nullptr;  // rows without a source stay here
   const auto bytes = [&](const Placement& at, DType type, std::int64_t position, std::int64_t cols) {
     std::int64_t elements = 0;
     for_each_piece(at, step_.grid, plan_.routing(), position, [&](const Piece& piece) {
-      if (piece.rank != rank) elements += piece.rows * cols;
+      if (piece.rank == rank) return;
+      std::int64_t count = picks ? 0 : piece.rows;
+      const std::int64_t first = step_.grid.rect(step_.grid.tile(position)).row + piece.tile_row;
+      for (std::int64_t row = first; picks && row < first + piece.rows; ++row)
+        count += number(from_[0].index, row) >= 0;
+      elements += count * cols;
     });
     return elements * static_cast<std::int64_t>(size_bytes(type));
   };
@@ -115,13 +128,35 @@ void ElementwiseTask::locate(const Views& views, std::int64_t position, std::byt
   });
 }
 
+/// As locate(), for rows that are picked by an index.
+void ElementwiseTask::pick(const Views& views, const TileRect& tile, std::byte** rows) const {
+  const Slice& slice = views.at.slice;
+  const View& view = views.by_rank[static_cast<std::size_t>(slice.rank)];
+  for (std::int64_t i = 0; i < tile.rows; ++i) {
+    const std::int32_t row = number(views.index, tile.row + i);
+    rows[i] = row < 0 ? nullptr : view.at(slice.row + row, slice.col + tile.col);
+  }
+}
+
+/// False for a row of the grid that an index says the rank does not have.
+bool ElementwiseTask::exists(std::int64_t row) const {
+  return std::ranges::none_of(from_, [&](const Views& views) {
+    return views.index.data != nullptr && number(views.index, row) < -1;
+  });
+}
+
 void ElementwiseTask::run_tile(Worker& worker, std::int64_t position) const {
   const TileRect tile = step_.grid.rect(step_.grid.tile(position));
   const std::size_t sources = step_.from.size(), count = static_cast<std::size_t>(tile.rows);
   worker.rows.resize((sources + 1) * count);
   std::byte** to = worker.rows.data() + sources * count;
-  for (std::size_t s = 0; s < sources; ++s)
-    locate(from_[s], position, worker.rows.data() + s * count, tile.rows);
+  for (std::size_t s = 0; s < sources; ++s) {
+    std::byte** const rows = worker.rows.data() + s * count;
+    if (from_[s].index.data != nullptr)
+      pick(from_[s], tile, rows);
+    else
+      locate(from_[s], position, rows, tile.rows);
+  }
   locate(to_, position, to, tile.rows);
 
   const bool weighted = step_.factors.buffer >= 0;
@@ -132,7 +167,7 @@ void ElementwiseTask::run_tile(Worker& worker, std::int64_t position) const {
   float *widened = bias + tile.cols, *factors = widened + tile.cols;
   if (step_.epilogue.bias) widen(bias_.type, bias_.at(0, tile.col), bias, tile.cols);
   for (std::size_t i = 0; i < count; ++i) {
-    if (to[i] == nullptr) continue;
+    if (to[i] == nullptr || !exists(tile.row + static_cast<std::int64_t>(i))) continue;
     if (reorder) {
       if (worker.rows[i] != nullptr) std::memcpy(to[i], worker.rows[i], static_cast<std::size_t>(bytes));
       continue;

@@ -29,12 +29,15 @@ class ElementwiseTask {
     Placement at;
     std::vector<View> by_rank;
     DType type = DType::f32;
+    View index{};  ///< of rows that are picked by an index
   };
   Views views(const Memory& memory, const Placement& at, std::uint32_t epoch) const;
   void run_tile(Worker& worker, std::int64_t position) const;
   void run_row_of_tiles(Worker& worker, std::int64_t tile_m) const;
   void store_again(std::int64_t position, std::int64_t cols) const;
   void locate(const Views& views, std::int64_t position, std::byte** rows, std::int64_t count) const;
+  void pick(const Views& views, const TileRect& tile, std::byte** rows) const;
+  bool exists(std::int64_t row) const;
   void gather_row(const Worker& worker, std::size_t i, std::size_t count, float* x) const;
   void finish_row(float* x, const Rows& rows, std::int64_t row) const;
 

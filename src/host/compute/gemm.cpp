@@ -34,6 +34,7 @@ GemmTask::GemmTask(const Plan& plan, const Gemm& step, const Memory& memory, Pro
       native_(multiplies_natively(a_.type)),
       swiglu_(step.epilogue.activation == Activation::swiglu) {
   if (step.epilogue.bias) bias_ = memory.view(step.bias, epoch);
+  if (step.live.buffer >= 0) live_ = memory.view(step.live, epoch);
   for (const std::int32_t rank : ranks_of(step.out, plan.world()))
     outs_[static_cast<std::size_t>(rank)] = memory.buffer(step.out.slice.buffer, rank, epoch);
 }
@@ -46,8 +47,19 @@ std::int64_t GemmTask::blocks(int workers) const {
                 1);
 }
 
+/// The tile at a position, without rows that have no token. Its gates have opened.
+ProductTile GemmTask::tile_at(std::int64_t position) const {
+  ProductTile tile = product_tile(step_, step_.grid.tile(position));
+  if (live_.data == nullptr || tile.group == nullptr) return tile;
+  const std::int64_t element = tile.group->live;
+  const auto* const count =
+      reinterpret_cast<const std::int32_t*>(live_.at(element / live_.cols, element % live_.cols));
+  tile.rect.rows = std::clamp<std::int64_t>(*count - tile.in_group, 0, tile.rect.rows);
+  return tile;
+}
+
 void GemmTask::run(Worker& worker, std::int64_t position, std::int64_t block, std::int64_t blocks) const {
-  const ProductTile at = product_tile(step_, step_.grid.tile(position));
+  const ProductTile at = tile_at(position);
   const TileRect& tile = at.rect;
   Block part{0, 0, tile.rows, tile.cols};
   if (blocks > 1) {
@@ -70,8 +82,7 @@ void GemmTask::run(Worker& worker, std::int64_t position, std::int64_t block, st
 /// As shingle::for_each_piece, for the tile of the product at a position.
 template <class Visit>
 void GemmTask::for_each_piece(const Placement& at, std::int64_t position, Visit&& visit) const {
-  shingle::for_each_piece(at, step_.grid, plan_.routing(), position,
-                          product_tile(step_, step_.grid.tile(position)).rect, visit);
+  shingle::for_each_piece(at, step_.grid, plan_.routing(), position, tile_at(position).rect, visit);
 }
 
 /// Copies the block stored on the first destination rank to the other destination ranks.
@@ -102,7 +113,7 @@ std::int64_t GemmTask::crossing(std::int64_t position) const {
 void GemmTask::find_segments(Worker& worker, std::int64_t position, const Block& block) const {
   auto& segments = worker.segments;
   segments.clear();
-  const ProductTile tile = product_tile(step_, step_.grid.tile(position));
+  const ProductTile tile = tile_at(position);
   const std::int64_t first = block.row, last = block.row + block.rows;
   for_each_piece(to_, position, [&](const Piece& piece) {
     const std::int64_t from = larger(piece.tile_row, first), to = smaller(piece.tile_row + piece.rows, last);

@@ -38,6 +38,7 @@ class GemmTask {
     std::int64_t row, col;  // strides, in elements
   };
 
+  ProductTile tile_at(std::int64_t position) const;
   template <class Visit>
   void for_each_piece(const Placement& at, std::int64_t position, Visit&& visit) const;
   void store_again(std::int64_t position, const Block& block) const;
@@ -60,7 +61,7 @@ class GemmTask {
   const Gemm& step_;
   Products& products_;
   Placement to_;  ///< step.out; only the first of several ranks that receive the same output
-  View a_, b_, bias_;
+  View a_, b_, bias_, live_;
   std::vector<View> outs_;  ///< by rank; empty for a rank that the output cannot reach
   DType out_type_;
   std::int64_t k_, gate_cols_;

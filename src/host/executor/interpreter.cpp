@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "host/compute/assign_slots.hpp"
 #include "host/compute/attend.hpp"
 #include "host/compute/attend_backward.hpp"
 #include "host/compute/elementwise.hpp"
@@ -169,6 +170,10 @@ void Interpreter::operator()(const Fill& step) {
   for (std::int64_t row = 0; row < to.rows; ++row)
     std::memset(to.at(row), 0, static_cast<std::size_t>(to.row_bytes()));
   pace(to.bytes(), crossing(step.slice));
+}
+
+void Interpreter::operator()(const AssignSlots& step) {
+  assign_slots(step, engine_.memory, caller_.epoch);
 }
 
 void Interpreter::operator()(const Collective& step) {

@@ -31,6 +31,7 @@ class Interpreter {
   void operator()(const Await& step);
   void operator()(const Notify& step);
   void operator()(const Fill& step);
+  void operator()(const AssignSlots& step);
   void operator()(const Collective& step);
   void operator()(const Exchange& step);
   void operator()(const Copy& step);

@@ -74,12 +74,13 @@ void Memory::bind(std::uint32_t epoch, int rank, Role role, const MatrixMemory& 
   if (rank < 0 || static_cast<std::size_t>(rank) >= plan_.ranks.size())
     throw InvalidArgument(fmt::format("bind: rank {} is outside [0, {})", rank, plan_.ranks.size()), rank);
   const Buffer& planned = plan_.buffers[static_cast<std::size_t>(buffer)];
-  const std::int64_t rows = planned.rows[static_cast<std::size_t>(rank)];
+  const std::int64_t all = planned.rows[static_cast<std::size_t>(rank)];
+  const std::int64_t rows = memory.rows < 0 ? all : smaller(memory.rows, all);
   if (memory.row_stride != 0 && memory.row_stride < planned.cols)
     throw InvalidArgument(fmt::format("matrix '{}' of rank {}: row_stride = {} is less than its {} columns",
                                       name(role), rank, memory.row_stride, planned.cols),
                           rank);
-  Bound bound{.from = epoch, .dense = static_cast<std::byte*>(memory.data)};
+  Bound bound{.from = epoch, .dense = static_cast<std::byte*>(memory.data), .rows = rows};
   if (memory.row_stride > planned.cols && rows > 1) {
     bound.user = {bound.dense, rows, planned.cols, memory.row_stride, planned.dtype};
     bound.copy = allocate(static_cast<std::size_t>(bound.user.bytes()));
@@ -106,7 +107,7 @@ void Memory::require_bound() const {
     for (const int rank : local_) {
       const auto& list = bound_[b][static_cast<std::size_t>(rank)];
       if (buffer.role != Role::internal && buffer.bytes(rank) > 0 &&
-          (list.empty() || list.back().dense == nullptr))
+          (list.empty() || (list.back().dense == nullptr && list.back().rows > 0)))
         throw InvalidArgument(fmt::format("buffer '{}' of rank {} is not bound", buffer.name, rank), rank);
     }
   }
@@ -140,6 +141,12 @@ void Memory::end(int rank, std::uint32_t epoch) {
     auto& list = buffer[static_cast<std::size_t>(rank)];
     while (list.size() > 1 && static_cast<std::int32_t>(epoch - list[1].from) >= 0) list.pop_front();
   }
+}
+
+std::int64_t Memory::rows(std::int32_t buffer, std::int32_t rank, std::uint32_t epoch) const {
+  const std::shared_lock lock(mutex_);
+  const Bound* const bound = find(buffer, rank, epoch);
+  return bound != nullptr ? bound->rows : 0;
 }
 
 View Memory::buffer(std::int32_t buffer, std::int32_t rank, std::uint32_t epoch) const {

@@ -63,6 +63,8 @@ class Memory {
   void end(int rank, std::uint32_t epoch);
   /// The rectangle in the copy of the buffer that `epoch` uses.
   View view(const Slice& slice, std::uint32_t epoch) const;
+  /// Rows that the matrix bound to a user buffer has.
+  std::int64_t rows(std::int32_t buffer, std::int32_t rank, std::uint32_t epoch) const;
   /// The whole buffer on a rank.
   View buffer(std::int32_t buffer, std::int32_t rank, std::uint32_t epoch) const;
 
@@ -74,7 +76,8 @@ class Memory {
   struct Bound {
     std::uint32_t from = 0;
     std::byte* dense = nullptr;  ///< what steps use
-    View user{};                 ///< if it is not dense: the user's matrix; `copy` is its dense copy
+    std::int64_t rows = 0;
+    View user{};  ///< if it is not dense: the user's matrix; `copy` is its dense copy
     std::shared_ptr<void> copy{};
   };
   const Bound* find(std::int32_t buffer, std::int32_t rank, std::uint32_t epoch) const;

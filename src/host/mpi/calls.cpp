@@ -142,7 +142,7 @@ bool Requests::wait(const Health& health, Clock::time_point deadline, double nap
 }
 
 MPI_Datatype mpi_type(DType type) {
-  return type == DType::f32 ? MPI_UINT32_T : MPI_UINT16_T;
+  return size_bytes(type) == 4 ? MPI_UINT32_T : MPI_UINT16_T;
 }
 
 }  // namespace shingle::host

@@ -24,7 +24,7 @@ inline constexpr E last{};
 template <>
 inline constexpr Op last<Op> = Op::alltoall;
 template <>
-inline constexpr DType last<DType> = DType::f16;
+inline constexpr DType last<DType> = DType::i32;
 template <>
 inline constexpr Activation last<Activation> = Activation::swiglu;
 template <>
@@ -39,6 +39,8 @@ template <>
 inline constexpr CounterKind last<CounterKind> = CounterKind::set;
 template <>
 inline constexpr CollectiveKind last<CollectiveKind> = CollectiveKind::alltoall;
+template <>
+inline constexpr ComputationKind last<ComputationKind> = ComputationKind::pass;
 template <>
 inline constexpr Algorithm last<Algorithm> = Algorithm::pat;
 template <>
@@ -66,8 +68,8 @@ constexpr std::string_view name(CounterKind kind) {
 
 /// The value of "step" for each alternative of Step, by index.
 inline constexpr std::string_view step_names[] = {
-    "gemm", "elementwise", "await", "notify", "fill",  "collective",     "exchange",
-    "copy", "broadcast",   "swap",  "attend", "merge", "attend-backward"};
+    "gemm", "elementwise", "await", "notify", "fill",  "collective",      "exchange",
+    "copy", "broadcast",   "swap",  "attend", "merge", "attend-backward", "assign-slots"};
 static_assert(std::size(step_names) == std::variant_size_v<Step>);
 
 /// True if T is Plain, const or not: writer and reader share the functions below.
@@ -157,6 +159,7 @@ void fields(auto& f, Is<Workload::Computation> auto& c) {
   f.required("m", c.m);
   f.required("n", c.n);
   f.required("k", c.k);
+  f.optional("kind", c.kind);
   f.optional("after", c.after);
 }
 
@@ -221,6 +224,7 @@ void fields(auto& f, Is<CollectiveConfig> auto& c) {
 void fields(auto& f, Is<Experts> auto& e) {
   f.required("count", e.count);
   f.required("topk", e.topk);
+  f.optional("capacity", e.capacity);
 }
 
 template <Is<Problem> P>
@@ -241,9 +245,19 @@ void fields(auto& f, P& p) {
   f.optional("row_block", p.row_block);
   f.optional("attention", p.attention);
   f.optional("experts", p.experts);
+  // That of slots follows from the capacity.
   auto table = p.routing ? p.routing->table() : std::vector<std::vector<std::int32_t>>{};
   f.optional("routing", table);
   if constexpr (reads<P>) {
+    if (p.has_slots() && p.traits().grouped) {
+      if (!table.empty()) f.fail("routing", "is given beside a capacity, from which it follows");
+      try {
+        p.routing =
+            std::make_shared<const Routing>(Routing::slots(p.world, p.experts.count, p.experts.capacity));
+      } catch (const InvalidArgument& e) {
+        f.fail("experts", e.what());
+      }
+    }
     if (table.empty()) return;
     if (table.size() > max_world)
       f.fail("routing", fmt::format("{} ranks, at most {}", table.size(), max_world));
@@ -317,6 +331,10 @@ void fields(auto& f, Is<placement::Returned> auto& p) {
   f.required("rank", p.rank);
 }
 
+void fields(auto& f, Is<placement::Indexed> auto& p) {
+  f.required("index", p.index);
+}
+
 void fields(auto& f, Is<placement::Owners> auto& p) {
   f.optional("rows", p.rows);
 }
@@ -352,6 +370,7 @@ void fields(auto& f, Is<RowGroup> auto& g) {
   f.required("row", g.row);
   f.required("rows", g.rows);
   f.required("weight", g.weight);
+  f.optional("live", g.live, -1);
 }
 
 void fields(auto& f, Is<Gemm> auto& g) {
@@ -361,6 +380,7 @@ void fields(auto& f, Is<Gemm> auto& g) {
   f.required("a_rows", g.a_rows);
   f.optional("groups", g.groups);
   f.optional("group_tiles", g.group_tiles, Gemm{}.group_tiles);
+  f.optional("live", g.live);
   f.optional("transpose_a", g.transpose_a);
   f.optional("transpose_b", g.transpose_b);
   f.optional("epilogue", g.epilogue);
@@ -369,6 +389,7 @@ void fields(auto& f, Is<Gemm> auto& g) {
   f.optional("gates", g.gates);
   f.optional("notify", g.notify);
   f.optional("resources", g.resources, Gemm{}.resources);
+  f.optional("stands_for", g.stands_for);
 }
 
 void fields(auto& f, Is<Elementwise> auto& e) {
@@ -436,6 +457,15 @@ void fields(auto& f, Is<AttendBackward> auto& a) {
   f.optional("gates", a.gates);
   f.optional("notify", a.notify);
   f.optional("resources", a.resources, AttendBackward{}.resources);
+}
+
+void fields(auto& f, Is<AssignSlots> auto& r) {
+  f.required("ids", r.ids);
+  f.required("row_of", r.row_of);
+  f.required("slot_of", r.slot_of);
+  f.required("counts", r.counts);
+  f.required("dropped", r.dropped);
+  f.optional("resources", r.resources, AssignSlots{}.resources);
 }
 
 void fields(auto& f, Is<Await> auto& a) {

@@ -43,6 +43,8 @@ class Describer {
                     tiles(g.grid, {&g.out}, g.gates, g.notify), operand(g.a, g.transpose_a, g.a_rows),
                     operand(g.b, g.transpose_b));
     if (!g.groups.empty()) text += fmt::format(", {} groups of rows", g.groups.size());
+    if (g.live.buffer >= 0) text += fmt::format(", as many as {} counts", slice(g.live));
+    if (g.stands_for != ComputationKind::product) text += fmt::format(", for {}", name(g.stands_for));
     return text + epilogue(g.epilogue) + " -> " + placement(g.out) + hooks(g.gates, g.notify) +
            workers(g.resources);
   }
@@ -92,6 +94,12 @@ class Describer {
                slice(a.values), a.first_key, a.first_key + a.keys.rows, slice(a.q_grad), slice(a.keys_grad),
                slice(a.values_grad)) +
            hooks(a.gates, a.notify) + workers(a.resources);
+  }
+
+  std::string operator()(const AssignSlots& r) {
+    return fmt::format("assign slots {} -> {}, {}, counts {}, {}", slice(r.ids), slice(r.row_of),
+                       slice(r.slot_of), slice(r.counts), slice(r.dropped)) +
+           workers(r.resources);
   }
 
   std::string operator()(const Await& a) {
@@ -177,6 +185,8 @@ class Describer {
   std::string placement(const Placement& p) const {
     std::string at = slice(p.slice);
     if (const auto ranks = replicas(p); !ranks.empty()) at += "@" + ranges({ranks.begin(), ranks.end()});
+    if (const auto* picked = std::get_if<placement::Indexed>(&p.form))
+      return fmt::format("{} by {}", at, slice(picked->index));
     return std::visit([&](const auto& form) { return placed(at, form); }, p.form);
   }
   static std::string placed(const std::string& at, const placement::Matrix& p) {
@@ -197,6 +207,7 @@ class Describer {
   static std::string placed(const std::string& at, const placement::Returned&) {
     return at + ", each row on its source";
   }
+  static std::string placed(const std::string& at, const placement::Indexed&) { return at + " by an index"; }
   static std::string placed(const std::string& at, const placement::Owners&) {
     return fmt::format("{} of every row's owner", at);
   }

@@ -102,6 +102,11 @@ Builder::Builder(const Problem& problem, const Machine& machine, const Params& p
   out = user(Role::out, out_rows, problem.out_cols());
   if (problem.norm.residual) sum = user(Role::sum, out_rows, problem.out_cols());
   if (problem.attention.returns_lse) out_lse = user(Role::out_lse, out_rows, problem.attention.heads);
+  if (problem.has_slots()) {
+    topk_ids = user(Role::topk_ids, same(problem.m), problem.experts.topk);
+    dropped = user(Role::dropped, same(1), 2);
+    if (!problem.traits().combines()) counts = user(Role::counts, same(problem.world), problem.weights());
+  }
 }
 
 Builder::Builder(const Workload& workload, const Machine& machine, const Params& params)
@@ -167,7 +172,12 @@ std::int32_t Builder::buffer(std::string name, std::int64_t rows, std::int64_t c
 }
 
 std::int32_t Builder::typed_buffer(std::string name, DType dtype, std::int64_t rows, std::int64_t cols) {
-  const std::int32_t index = buffer(std::move(name), rows, cols);
+  return typed_buffer(std::move(name), dtype, std::vector<std::int64_t>(ranks(), rows), cols);
+}
+
+std::int32_t Builder::typed_buffer(std::string name, DType dtype, std::vector<std::int64_t> rows,
+                                   std::int64_t cols) {
+  const std::int32_t index = buffer(std::move(name), std::move(rows), cols);
   plan_.buffers[index].dtype = dtype;
   return index;
 }
@@ -274,7 +284,10 @@ TileGrid Builder::one_tile(std::int64_t rows, std::int64_t cols) const {
 }
 
 TileGrid Builder::row_blocks(std::int64_t rows, std::int64_t cols) const {
-  return make_grid(rows, cols, 64, static_cast<std::int32_t>(cols));
+  constexpr std::int32_t least = 4;
+  std::int32_t tall = 64;
+  while (tall > least && ceil_div(rows, tall) < 2 * workers()) tall /= 2;
+  return make_grid(rows, cols, tall, static_cast<std::int32_t>(cols));
 }
 
 Gemm Builder::gemm(int rank, const TileGrid& grid, const RowMap& a_rows, Placement placement) const {
@@ -425,12 +438,14 @@ std::optional<Reason> infeasible(const Problem& problem, const Machine& machine,
             "a transposed A has a column a row of the output: ranks with different numbers of rows need "
             "transpose_a off"};
   const Mechanism mechanism = mechanism_of(params);
-  const bool sliced = problem.traits().slices_experts();
+  const bool sliced = problem.traits().slices_experts(), chunks = !sliced && !problem.has_slots();
   if (problem.traits().grouped && mechanism != Mechanism::sequential && mechanism != Mechanism::fused &&
-      (sliced || mechanism != Mechanism::chunked))
+      (mechanism != Mechanism::chunked || !chunks))
     return Reason{fmt::format("{} does not plan {}: use {} or fused", name(mechanism),
-                              sliced ? "tensor-parallel experts" : "grouped products",
-                              sliced ? "sequential" : "sequential, chunked")};
+                              sliced                ? "tensor-parallel experts"
+                              : problem.has_slots() ? "experts with a capacity"
+                                                    : "grouped products",
+                              chunks ? "sequential, chunked" : "sequential")};
   if (auto reason = no_worker_left(machine, problem.op == Op::gemm ? 0 : machine.collective_workers))
     return reason;
   const bool configures = std::visit(

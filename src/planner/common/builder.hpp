@@ -43,6 +43,7 @@ class Builder {
   std::int32_t a = -1, out = -1;  ///< user buffers; -1 if there is none
   std::int32_t b = -1, bias = -1, residual = -1, norm_weight = -1, sum = -1, keys = -1, values = -1,
                down = -1, topk_weights = -1, payload = -1, out_lse = -1;
+  std::int32_t topk_ids = -1, dropped = -1, counts = -1;  ///< of experts with a capacity
   /// attention-backward.
   std::int32_t grad = -1, attended = -1, lse = -1, keys_grad = -1, values_grad = -1;
 
@@ -62,6 +63,7 @@ class Builder {
   std::int32_t buffer(std::string name, std::vector<std::int64_t> rows, std::int64_t cols);
   /// An internal buffer of another dtype.
   std::int32_t typed_buffer(std::string name, DType dtype, std::int64_t rows, std::int64_t cols);
+  std::int32_t typed_buffer(std::string name, DType dtype, std::vector<std::int64_t> rows, std::int64_t cols);
   /// An internal buffer whose elements tell by themselves that they have arrived.
   std::int32_t flagged_buffer(std::string name, std::int64_t rows, std::int64_t cols);
   /// A counter table of `entries` counts; finish() computes its growth.
@@ -138,7 +140,8 @@ class Builder {
   /// One tile over the whole matrix: a call of cuBLASLt or oneDNN.
   TileGrid one_tile(std::int64_t rows) const;
   TileGrid one_tile(std::int64_t rows, std::int64_t cols) const;
-  /// Grid of a pass over complete rows; a tile fits the cache of a worker.
+  /// Grid of a pass over complete rows. A tile fits the cache of a worker; few rows are cut into lower tiles,
+  /// so that all workers have some.
   TileGrid row_blocks(std::int64_t rows, std::int64_t cols) const;
 
   const Problem& problem() const { return plan_.problem(); }

@@ -3,12 +3,13 @@
 #include <utility>
 
 #include "shingle/plan/placement.hpp"
+#include "slots.hpp"
 
 namespace shingle::planner {
 namespace {
 
-/// Calls visit(weight, row, rows) for the rows that a rank receives from a source for one of its
-/// experts, if there are any. `row` is the first of them, in the order of the rows that the rank receives.
+/// Calls visit(group) for the rows that a rank receives from a source for one of its experts, if there are
+/// any. The group's rows are those of A and of the output, in the order of the rows that the rank receives.
 /// Source `first` comes first.
 template <class Visit>
 void for_each_group(const Routing& routing, int rank, int first, Visit&& visit) {
@@ -17,8 +18,18 @@ void for_each_group(const Routing& routing, int rank, int first, Visit&& visit) 
     for (int weight = 0; weight < experts; ++weight) {
       const int source = (first + i) % routing.world(), expert = routing.first_expert(rank) + weight;
       if (const std::int64_t rows = routing.count(source, expert); rows > 0)
-        visit(weight, routing.receive_base(expert, source), rows);
+        visit(RowGroup{routing.receive_base(expert, source), routing.receive_base(expert, source), rows,
+                       weight, live_element(routing, rank, source, weight)});
     }
+}
+
+/// Height of the tiles of groups: half of `whole` if whole tiles would be much emptier.
+std::int32_t height_for(const std::vector<RowGroup>& groups, std::int32_t whole) {
+  constexpr double slower = 1.2;  // a row of lower tiles, on GPUs
+  const std::int32_t half = whole / 2;
+  if (whole % 2 != 0 || half < 64) return whole;
+  const auto lower = static_cast<double>(padded_rows(groups, half, 1));
+  return slower * lower < static_cast<double>(padded_rows(groups, whole, 1)) ? half : whole;
 }
 
 /// Rows of a source, from `first` on, among the rows by expert of all sources.
@@ -39,12 +50,15 @@ std::int64_t tokens_of(const Problem& problem, int rank) {
 }
 
 std::vector<RowGroup> groups_by_expert(const Routing& routing, int rank) {
+  const int sources = routing.capacity() > 0 ? 1 : routing.world();  // of a group
   std::vector<RowGroup> groups;
   for (int weight = 0; weight < routing.experts_per_rank(); ++weight) {
     const int expert = routing.first_expert(rank) + weight;
-    const std::int64_t first = routing.receive_base(expert, 0);
-    if (const std::int64_t rows = routing.receive_base(expert, routing.world()) - first; rows > 0)
-      groups.push_back({first, first, rows, weight});
+    for (int source = 0; source < routing.world(); source += sources) {
+      const std::int64_t first = routing.receive_base(expert, source);
+      if (const std::int64_t rows = routing.receive_base(expert, source + sources) - first; rows > 0)
+        groups.push_back({first, first, rows, weight, live_element(routing, rank, source, weight)});
+    }
   }
   return groups;
 }
@@ -52,9 +66,10 @@ std::vector<RowGroup> groups_by_expert(const Routing& routing, int rank) {
 std::vector<RowGroup> groups_by_source(const Routing& routing, int rank) {
   std::vector<RowGroup> groups;
   std::int64_t first = 0;
-  for_each_group(routing, rank, 0, [&](int weight, std::int64_t row, std::int64_t rows) {
-    groups.push_back({first, row, rows, weight});
-    first += rows;
+  for_each_group(routing, rank, 0, [&](RowGroup group) {
+    group.a_row = first;
+    groups.push_back(group);
+    first += group.rows;
   });
   return groups;
 }
@@ -62,14 +77,6 @@ std::vector<RowGroup> groups_by_source(const Routing& routing, int rank) {
 std::vector<RowGroup> groups_to_source(const Routing& routing, int rank) {
   std::vector<RowGroup> groups = groups_by_source(routing, rank);
   for (RowGroup& group : groups) std::swap(group.a_row, group.row);
-  return groups;
-}
-
-std::vector<RowGroup> groups_from(const Routing& routing, int rank, int first) {
-  std::vector<RowGroup> groups;
-  for_each_group(routing, rank, first, [&](int weight, std::int64_t row, std::int64_t rows) {
-    groups.push_back({row, row, rows, weight});
-  });
   return groups;
 }
 
@@ -90,13 +97,6 @@ PositionRuns runs_by(const Gemm& product, const std::vector<std::int32_t>& keys)
   return runs;
 }
 
-PositionRuns runs_by_source(const Gemm& product, const Routing& routing, int rank) {
-  std::vector<std::int32_t> sources;
-  for (const RowGroup& group : product.groups)
-    if (group.rows > 0) sources.push_back(routing.received_row(rank, group.row).source);
-  return runs_by(product, sources);
-}
-
 TileOrder order_of_groups(const Machine& machine, const TileOrder& asked) {
   if (asked != TileOrder{}) return asked;
   return {Raster::along_n, machine.order.swizzle, machine.order.cluster_m, 1, 0};
@@ -110,7 +110,8 @@ std::int64_t unit_rows(const Machine& machine, const TileParams& asked, const Ep
 Gemm grouped(const Builder& build, const Machine& machine, const TileParams& asked, Gemm product,
              std::int32_t a, std::vector<RowGroup> groups) {
   const int rank = product.a.rank;
-  const TileSize tile = tile_size(with_tiles_of(product.epilogue, machine), asked);
+  TileSize tile = tile_size(with_tiles_of(product.epilogue, machine), asked);
+  if (asked.rows == 0) tile.rows = height_for(groups, tile.rows);
   return build.grouped(std::move(product), build.all(a, rank), std::move(groups), tile,
                        order_of_groups(machine, asked.order));
 }

@@ -10,8 +10,9 @@ namespace shingle::planner {
 /// Tokens of a rank.
 std::int64_t tokens_of(const Problem& problem, int rank);
 
-/// The rows that a rank receives, ordered by expert in A and in the output, as a group for each expert. Empty
-/// groups are left out, here and below.
+/// The rows that a rank receives, ordered by expert in A and in the output, as a group for each expert. With
+/// a capacity there is one for each expert and source, which has a count of its own. Empty groups are left
+/// out, here and below.
 std::vector<RowGroup> groups_by_expert(const Routing& routing, int rank);
 /// The rows that a rank receives, a group for each source and expert. Groups are ordered by source, then by
 /// expert, and so are rows of A, as an all-to-all delivers them. Rows of the output are ordered by expert,
@@ -20,9 +21,6 @@ std::vector<RowGroup> groups_by_source(const Routing& routing, int rank);
 /// The same with the order of A and that of the output exchanged: rows by expert are stored by source.
 std::vector<RowGroup> groups_to_source(const Routing& routing, int rank);
 
-/// The rows that a rank receives, ordered by expert in A and in the output, as groups for each source and
-/// expert. The groups of rank `first` come first, then those of the ranks behind it.
-std::vector<RowGroup> groups_from(const Routing& routing, int rank, int first);
 /// Runs of positions of a grouped product whose tiles have the same key.
 struct PositionRuns {
   std::vector<std::int64_t> ends;
@@ -30,8 +28,6 @@ struct PositionRuns {
 };
 /// `keys`: one for each group, none if no group has rows. Phantom tiles belong to the run before them.
 PositionRuns runs_by(const Gemm& product, const std::vector<std::int32_t>& keys);
-/// The same for groups of groups_from(); the key is the source.
-PositionRuns runs_by_source(const Gemm& product, const Routing& routing, int rank);
 /// Order of the tiles of a grouped product, unless one is asked for. All columns of some rows of tiles come
 /// before the next rows, so rows that arrive later are multiplied later, and these tiles share the weights
 /// that are read.

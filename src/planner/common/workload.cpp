@@ -7,6 +7,8 @@
 namespace shingle::planner {
 namespace {
 
+constexpr std::int32_t pass_tile_rows = 16;
+
 Gemm product(const Builder& build, const TileParams& tile, int rank, const Workload::Computation& item,
              std::int64_t first) {
   const TileGrid grid = tile.rows > 0 ? make_grid(item.m, item.n, tile.rows, tile.cols, tile.order)
@@ -24,7 +26,26 @@ Gemm product(const Builder& build, const TileParams& tile, int rank, const Workl
   // The GEMM yields workers to a collective tile by tile. None are reserved for a collective that does not
   // come.
   gemm.resources = {1, build.workers()};
+  gemm.stands_for = item.kind;
   return gemm;
+}
+
+/// A copy of a part of the payload.
+Elementwise pass(const Builder& build, int rank, const Workload::Computation& item, std::int64_t first) {
+  Slice from = build.rows(build.payload, rank, 0, item.m), to = build.rows(build.out, rank, first, item.m);
+  from.cols = to.cols = item.n;
+  Elementwise step;
+  step.grid = make_grid(item.m, item.n, pass_tile_rows, static_cast<std::int32_t>(item.n));
+  step.from.push_back(Builder::in_place(from));
+  step.to = Builder::in_place(to);
+  step.resources = {1, build.workers()};
+  return step;
+}
+
+Step computation(const Builder& build, const TileParams& tile, int rank, const Workload::Computation& item,
+                 std::int64_t first) {
+  if (item.kind == ComputationKind::pass) return pass(build, rank, item, first);
+  return product(build, tile, rank, item, first);
 }
 
 /// Rows of the output that a collective fills, and rows of the payload that it sends.
@@ -56,6 +77,9 @@ std::optional<Reason> wrong_configs(const Workload& workload, const Machine& mac
   if (configs.empty()) return std::nullopt;
   if (configs.size() != workload.collectives.size())
     return Reason{fmt::format("{} configs for {} collectives", configs.size(), workload.collectives.size())};
+  for (std::size_t j = 0; j < configs.size(); ++j)
+    if (const CollectiveKind kind = workload.collectives[j].kind; !nccl_serves(kind, configs[j]))
+      return Reason{fmt::format("NCCL has no {} with {}", name(kind), describe(configs[j]))};
   for (const CollectiveConfig& config : configs)
     if (config.channels < 0 || config.channels >= machine.workers || config.chunk_bytes < 0 ||
         config.threads < 0)
@@ -107,7 +131,7 @@ void add_items(Builder& build, const Workload& workload, const TileParams& tile,
         if (beside) step.config.channels = step.resources.least;
         build.step(r, lane, std::move(step));
       } else {
-        build.step(r, lane, product(build, tile, r, computations[i], rows.computations[i].first));
+        build.step(r, lane, computation(build, tile, r, computations[i], rows.computations[i].first));
       }
       build.notify(r, lane, item.communicates ? arrived : computed, item.index);
       before = &item;

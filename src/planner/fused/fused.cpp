@@ -166,6 +166,7 @@ std::int32_t moving(const Problem& p, const Machine& machine, const FusedParams&
     sent = std::max(sent, static_cast<double>(p.routing->rows(rank)));
     received = std::max(received, static_cast<double>(p.routing->received(rank)));
   }
+  if (p.has_slots()) sent = received = static_cast<double>(p.experts.count * p.expected_rows());
   const planner::TileSize tile = planner::tile_size(machine, params.tile);
   // Workers that read and store `elements` at `gbps` each, `limit` at most, beside a product of k×cols
   // weights.
@@ -189,6 +190,20 @@ std::int32_t moving(const Problem& p, const Machine& machine, const FusedParams&
                                  machine.reduce_gbps > 0 ? machine.reduce_gbps : machine.pass_gbps,
                                  most_summing, p.traits().chains() ? p.inner : p.k, p.n));
   return std::clamp(2 * static_cast<std::int32_t>(workers / 2 + 1), least, most);
+}
+
+/// True if all tokens should arrive before the product begins. Its tiles then have rows of all ranks.
+///
+/// Otherwise a tile has rows of one rank, so that tiles hide the exchange. But the last tile of each rank and
+/// expert is half empty, and all weights are read once for each rank. An empty row of a tile costs N·K
+/// multiply-adds, a hidden row K elements on the link.
+bool awaits_all_tokens(const Problem& p, const Machine& machine, const FusedParams& params) {
+  constexpr double macs_of_element = 2000;  // GPUs of 2022 and later: while a link moves two bytes
+  const auto groups = static_cast<double>(p.world * p.routing->experts());
+  double rows = 0;
+  for (int rank = 0; rank < p.world; ++rank) rows += static_cast<double>(p.routing->received(rank));
+  const double tall = planner::tile_size(machine, params.tile).rows;
+  return rows / groups < 1.5 * tall * std::max(1.0, static_cast<double>(p.b_cols()) / (2 * macs_of_element));
 }
 
 /// The params that the operator uses, including the planner's choices.
@@ -217,11 +232,16 @@ FusedParams choose(const Problem& p, const Machine& machine, const FusedParams& 
   const bool fills = params.unregistered && p.op == Op::gemm_alltoall && !p.norm.enabled;
   if (p.op == Op::alltoall_gemm || fills) chosen.helpers = helpers_of(machine, params);
   if (planner::dispatches_tokens(p)) {
-    chosen.mover = params.mover;
-    if (chosen.mover == Mover::store)
+    // A copy engine would move all slots: only the device knows which of them have a token.
+    chosen.mover = p.has_slots() ? Mover::store : params.mover;
+    if (chosen.mover == Mover::automatic && awaits_all_tokens(p, machine, params)) {
+      chosen.mover = Mover::store;
+      chosen.helpers = FusedParams::no_helpers;
+    } else if (chosen.mover == Mover::store) {
       chosen.helpers = moving(p, machine, params);
-    else
+    } else {
       chosen.comm_rows = params.comm_rows > 0 ? params.comm_rows : communication_rows(p, machine);
+    }
   }
   if (p.traits().slices_experts()) {
     chosen.mover = params.mover;

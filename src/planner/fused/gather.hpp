@@ -26,7 +26,7 @@ class Gather {
   void release(int rank) const;
 
  private:
-  bool by_engine() const { return build_.params().mover == Mover::copy_engine; }
+  bool by_engine() const { return build_.params().mover != Mover::store; }
   bool interleaved() const;
   /// The rank with the i-th shard to arrive at `rank`, and the rank that gets the shard of `rank` at the same
   /// time.

@@ -15,9 +15,9 @@ bool gathers(const Tuning<P>& tuning) {
   return tuning.problem.traits().shards_a();
 }
 
-/// True if shards or tokens travel before the product.
+/// True if copy engines may take shards or tokens where the product reads them.
 bool moves_inputs(const Tuning<P>& tuning) {
-  return gathers(tuning) || dispatches_tokens(tuning.problem);
+  return gathers(tuning) || (dispatches_tokens(tuning.problem) && !tuning.problem.has_slots());
 }
 
 std::vector<std::int32_t> helpers_to_try(const Tuning<P>& tuning) {
@@ -86,13 +86,13 @@ const planner::ParamTable<FusedParams>& FusedParams::table() {
                           return gathers(tuning) && !tuning.fixed.unregistered ? std::vector{false, true}
                                                                                : std::vector<bool>{};
                         }),
-          row<&P::mover>("mover", "NAME", "What moves shards and tokens: copy-engine (the default) or store",
-                         [](const Tuning<P>& tuning) {
-                           const bool moves =
-                               moves_inputs(tuning) || tuning.problem.traits().slices_experts();
-                           return moves ? std::vector{Mover::copy_engine, Mover::store}
-                                        : std::vector<Mover>{};
-                         }),
+          row<&P::mover>(
+              "mover", "NAME", "What moves shards and tokens: copy-engine or store (default: by size)",
+              [](const Tuning<P>& tuning) {
+                const bool moves = moves_inputs(tuning) || tuning.problem.traits().slices_experts();
+                return moves ? std::vector{Mover::automatic, Mover::copy_engine, Mover::store}
+                             : std::vector<Mover>{};
+              }),
           row<&P::comm_order>("comm-order", "ORDER",
                               "Order of communication tiles. Gathers: ring (the default), reverse, "
                               "interleaved. Sums: ring, same, interleaved (the default if links are the "

@@ -94,7 +94,7 @@ class SlicedExperts {
  private:
   bool gathers() const { return p_.traits().before.has_value(); }
   bool sums() const { return p_.traits().after.has_value(); }
-  bool by_engine() const { return build_.params().mover == Mover::copy_engine; }
+  bool by_engine() const { return build_.params().mover != Mover::store; }
   std::int64_t tokens(int rank) const { return tokens_of(p_, rank); }
   int after(int rank) const { return (rank + 1) % p_.world; }
   std::int32_t helper_lane(int rank) const {

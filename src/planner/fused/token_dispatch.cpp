@@ -6,8 +6,8 @@
 
 namespace shingle::planner {
 
-TokenDispatch::TokenDispatch(FusedBuilder& build)
-    : build_(build), p_(build.problem()), routing_(*p_.routing) {
+TokenDispatch::TokenDispatch(FusedBuilder& build, const Slots* slots)
+    : build_(build), p_(build.problem()), routing_(*p_.routing), slots_(slots) {
   std::vector<std::int64_t> rows;
   for (int r = 0; r < p_.world; ++r) {
     rows.push_back(routing_.received(r));
@@ -55,16 +55,23 @@ std::int64_t TokenDispatch::first_arrived(int dest, int source) const {
   return row;
 }
 
-/// Grid of a pass over the tokens that a rank routes.
+/// Grid of a pass over the tokens that a rank routes. Slots for one rank are consecutive, so that a pass has
+/// those only.
 TileGrid TokenDispatch::blocks(int rank) const {
-  return build_.row_blocks(routing_.rows(rank), p_.k);
+  return build_.row_blocks(slots_ ? routing_.count_to_rank(rank, 0) : routing_.rows(rank), p_.k);
+}
+
+std::int32_t TokenDispatch::lane(int rank) const {
+  return build_.helpers() > 0 ? build_.helper_lane(rank, "push") : compute_lane;
 }
 
 void TokenDispatch::move(const Handshake& handshake, int rank) const {
   if (by_engine())
     move_by_engine(handshake, rank);
+  else if (before_product())
+    move_before_product(handshake, rank);
   else
-    move_by_workers(handshake, rank);
+    move_by_rank(handshake, rank);
 }
 
 void TokenDispatch::move_by_engine(const Handshake& handshake, int rank) const {
@@ -93,35 +100,66 @@ void TokenDispatch::move_by_engine(const Handshake& handshake, int rank) const {
 }
 
 /// All workers store the own tokens before the product, which begins with them. Helpers push those of other
-/// ranks beside the product if there are any, else all workers before it.
-void TokenDispatch::move_by_workers(const Handshake& handshake, int rank) const {
-  const bool beside = build_.helpers() > 0;
-  const std::int32_t lane = beside ? build_.lane(rank, LaneKind::compute, "push") : compute_lane;
+/// ranks beside the product. With slots there may be none, and all workers push before it.
+void TokenDispatch::move_by_rank(const Handshake& handshake, int rank) const {
+  const std::int32_t lane = this->lane(rank);
   if (routing_.count_to_rank(rank, rank) > 0)
     build_.step(rank, compute_lane, push(rank, rank, build_.workers() - build_.helpers()));
   for (int i = 1; i < p_.world; ++i) {
     const int to = (rank - i + p_.world) % p_.world;
     if (routing_.count_to_rank(rank, to) == 0) continue;
-    handshake.await(build_, rank, lane, to);
-    build_.step(rank, lane, push(rank, to, beside ? build_.helpers() : build_.workers()));
+    if (slots_ == nullptr) handshake.await(build_, rank, lane, to);
+    build_.step(rank, lane, push(rank, to, lane == compute_lane ? build_.workers() : build_.helpers()));
   }
 }
 
-Elementwise TokenDispatch::push(int rank, int to, std::int32_t workers) const {
+/// All workers push all tokens in one pass.
+void TokenDispatch::move_before_product(const Handshake& handshake, int rank) const {
+  handshake.await_all(build_, rank, compute_lane);
+  build_.step(rank, compute_lane, push(rank, to_all, build_.workers()));
+}
+
+/// Where a rank's tokens for the experts of rank `to`, or of all ranks, are stored.
+Placement TokenDispatch::place(int rank, int to) const {
+  const Slice rows = build_.all(rows_, to == to_all ? rank : to);
+  if (slots_) return slots_->by_expert(rank, rows);
   placement::Routed store{rank};
-  store.one_rank = true;
+  store.one_rank = to != to_all;
   for (int expert = 0; expert < routing_.experts(); ++expert)
     store.bases.push_back(routing_.receive_base(expert, rank));
+  return {rows, std::move(store)};
+}
+
+Elementwise TokenDispatch::push(int rank, int to, std::int32_t workers) const {
   Elementwise pass;
   pass.grid = blocks(rank);
-  pass.from.push_back(rows_of_tokens(p_, rank, build_.all(build_.a, rank)));
-  pass.to = {build_.all(rows_, to), std::move(store)};
-  if (to != rank) pass.notify.push_back({arrived_, {to}, {pass.grid.positions()}, {rank}});
+  pass.from.push_back(slots_ ? slots_->tokens(rank, to)
+                             : rows_of_tokens(p_, rank, build_.all(build_.a, rank)));
+  pass.to = place(rank, to);
+  std::vector<std::int32_t> told;
+  for (int i = 1; i < p_.world; ++i) {
+    const int peer = (rank + i) % p_.world;
+    if (to == to_all || to == peer) told.push_back(peer);
+  }
+  if (!told.empty()) pass.notify.push_back({arrived_, std::move(told), {pass.grid.positions()}, {rank}});
   pass.resources = {1, workers};
   return pass;
 }
 
-Gemm TokenDispatch::feed(const Machine& machine, Gemm product) const {
+void TokenDispatch::feed(const Machine& machine, Gemm product) const {
+  const int rank = product.a.rank;
+  if (!before_product()) return build_.step(rank, compute_lane, feed_by_source(machine, std::move(product)));
+  for (int i = 1; i < p_.world; ++i) {
+    const int source = (rank + i) % p_.world;
+    if (const std::int64_t tiles = blocks(source).tiles(); tiles > 0)
+      build_.await(rank, compute_lane, arrived_, entry(source, 0), static_cast<std::uint32_t>(tiles));
+  }
+  build_.step(rank, compute_lane,
+              grouped(build_, machine, build_.params().tile, std::move(product), rows_,
+                      groups_by_expert(routing_, rank)));
+}
+
+Gemm TokenDispatch::feed_by_source(const Machine& machine, Gemm product) const {
   const int rank = product.a.rank, experts = routing_.experts_per_rank();
   std::vector<RowGroup> groups;
   std::vector<std::int32_t> awaited;  // by group: an entry of `arrived`
@@ -136,7 +174,8 @@ Gemm TokenDispatch::feed(const Machine& machine, Gemm product) const {
                          by_expert = routing_.receive_base(expert, source);
       if (rows == 0) continue;
       while (sent[piece].end <= weight) ++piece;
-      groups.push_back({by_engine() ? row : by_expert, by_expert, rows, weight});
+      groups.push_back({by_engine() ? row : by_expert, by_expert, rows, weight,
+                        live_element(routing_, rank, source, weight)});
       awaited.push_back(entry(source, piece));
       row += rows;
     }
@@ -151,6 +190,7 @@ Gemm TokenDispatch::feed(const Machine& machine, Gemm product) const {
                                           : static_cast<std::uint32_t>(blocks(source).tiles()));
   }
   if (!gate.ends.empty()) product.gates.push_back(std::move(gate));
+  if (slots_) product.live = slots_->live(rank);
   product.resources = {1, build_.workers() - build_.helpers()};
   return product;
 }

@@ -1,9 +1,11 @@
 // Experts: all-to-all, products, all-to-all, one after the other.
 #include "planner/common/experts.hpp"
 
+#include <optional>
 #include <utility>
 
 #include "planner/common/pools.hpp"
+#include "planner/common/slots.hpp"
 #include "sequential.hpp"
 
 namespace shingle::planner {
@@ -31,16 +33,29 @@ class Sequence {
       computed_ = build.counter("computed", 1);
       returned_ = build.counter("returned", 1);
     }
+    if (!p_.has_slots()) return;
+    slots_.emplace(build);
+    if (p_.traits().before) return;
+    assigned_ = build.counter("assigned", 1);
+    counted_ = build.counter("counted", 1);
   }
 
   /// Tokens of a rank to the ranks of their experts.
   void dispatch(int rank) const {
-    build_.step(rank, compute_lane,
-                pack(routing_, rank, build_.row_blocks(routing_.rows(rank), p_.k),
-                     rows_of_tokens(p_, rank, build_.all(build_.a, rank)), build_.all(packed_, rank)));
+    if (slots_) slots_->assign(rank);
+    build_.step(rank, compute_lane, packing(rank));
     hand_over(build_, rank, sent_, compute_lane, communicate_lane);
+    if (slots_) exchange_counts(rank);
     exchange(rank, packed_, arrivals_, true);
     hand_over(build_, rank, arrived_, communicate_lane, compute_lane);
+  }
+
+  /// Without tokens to send, ranks still tell each other how many rows have one.
+  void tell_counts(int rank) const {
+    slots_->assign(rank);
+    hand_over(build_, rank, assigned_, compute_lane, communicate_lane);
+    exchange_counts(rank);
+    hand_over(build_, rank, counted_, communicate_lane, compute_lane);
   }
 
   /// The products of a rank. Rows arrive by source, and leave by source.
@@ -58,6 +73,7 @@ class Sequence {
         : p_.traits().before ? arrivals_
                              : build_.a,
         std::move(groups));
+    if (slots_) slots_->return_counts(rank);
   }
 
   /// Products back to the ranks of their tokens, and their sums there.
@@ -67,8 +83,10 @@ class Sequence {
     hand_over(build_, rank, returned_, communicate_lane, compute_lane);
     Elementwise pass = planner::combine(build_.row_blocks(p_.out_rows(rank), p_.n),
                                         build_.all(build_.topk_weights, rank), build_.all(build_.out, rank));
+    const Slice returns = build_.all(returns_, rank);
     for (std::int64_t choice = 0; choice < p_.experts.topk; ++choice)
-      pass.from.push_back(choice_by_expert(p_, rank, choice, pass.grid, build_.all(returns_, rank)));
+      pass.from.push_back(slots_ ? slots_->choice(rank, choice, returns)
+                                 : choice_by_expert(p_, rank, choice, pass.grid, returns));
     build_.step(rank, compute_lane, std::move(pass));
   }
 
@@ -77,8 +95,28 @@ class Sequence {
     return Builder::in_place(build_.all(buffer, rank));
   }
 
+  /// The pass that sorts a rank's tokens by expert. Slots are in this order.
+  Elementwise packing(int rank) const {
+    const TileGrid grid = build_.row_blocks(routing_.rows(rank), p_.k);
+    const Slice packed = build_.all(packed_, rank);
+    if (!slots_)
+      return pack(routing_, rank, grid, rows_of_tokens(p_, rank, build_.all(build_.a, rank)), packed);
+    Elementwise pass;
+    pass.grid = grid;
+    pass.from.push_back(slots_->tokens(rank));
+    pass.to = Builder::in_place(packed);
+    return pass;
+  }
+
+  void exchange_counts(int rank) const {
+    const std::vector<std::int64_t> one_each(static_cast<std::size_t>(p_.world), 1);
+    build_.collective(rank, CollectiveKind::alltoall, slots_->counts_to(rank), slots_->counts_from(rank),
+                      one_each, one_each);
+  }
+
   void add(Gemm product, std::int32_t a, std::vector<RowGroup> groups) const {
     const int rank = product.a.rank;
+    if (slots_) product.live = slots_->live(rank);
     build_.step(rank, compute_lane, grouped(build_, machine_, {}, std::move(product), a, std::move(groups)));
   }
 
@@ -98,8 +136,10 @@ class Sequence {
   const Problem& p_;
   const Routing& routing_;
   const Machine& machine_;
+  std::optional<Slots> slots_;
   std::int32_t packed_ = -1, arrivals_ = -1, hidden_ = -1, products_ = -1, returns_ = -1;  // buffers
-  std::int32_t sent_ = -1, arrived_ = -1, computed_ = -1, returned_ = -1;                  // counters
+  std::int32_t sent_ = -1, arrived_ = -1, computed_ = -1, returned_ = -1, assigned_ = -1,
+               counted_ = -1;  // counters
 };
 
 }  // namespace
@@ -108,7 +148,10 @@ void experts_in_sequence(Builder& build, const Machine& machine) {
   const OperatorTraits& traits = build.problem().traits();
   const Sequence sequence(build, machine);
   for (int r = 0; r < build.world(); ++r) {
-    if (traits.before) sequence.dispatch(r);
+    if (traits.before)
+      sequence.dispatch(r);
+    else if (build.problem().has_slots())
+      sequence.tell_counts(r);
     sequence.multiply(r);
     if (traits.after) sequence.combine(r);
   }

@@ -50,6 +50,7 @@ void MemoryCheck::take_choice(const Elementwise& step, const Segment& s, std::in
   const Routing& routing = *p.routing;
   const TileRect rect = step.grid.rect(step.grid.tile(item));
   const Placement& from = step.from[choice];
+  if (is_indexed(from)) return take_picked(step, s, index, item, choice, first, sums);
   std::int64_t rows = 0;
   for_each_piece(from, step.grid, &routing, item, [&](const Piece& piece) {
     rows += piece.rows;

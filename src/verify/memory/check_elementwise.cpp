@@ -89,6 +89,13 @@ void MemoryCheck::move_tile(const Elementwise& step, const Segment& s, std::int3
   // Content of the tile, in tile coordinates: first the sum of the sources.
   RegionMap<Content> tile(rect.rows, rect.cols, Content{}, &budget_);
   for (std::size_t source = 0; source < step.from.size(); ++source) {
+    if (is_indexed(step.from[source])) {
+      const Content c = pick_tokens(step, s, index, item, step.from[source]);
+      tile.visit({0, rect.rows, 0, rect.cols}, [&](const Rect& cell, Content& sum) {
+        sum = source == 0 ? c : summed(sum, c, s, place(step.from[source].slice, s.epoch), cell);
+      });
+      continue;
+    }
     for_each_piece(step.from[source], step.grid, routing, item, [&](const Piece& piece) {
       const Place at =
           piece_place(step.from[source].slice, piece.row, piece.rows, piece.col, rect.cols, s.epoch);

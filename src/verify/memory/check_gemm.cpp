@@ -132,6 +132,7 @@ void MemoryCheck::gemm_tile(const Gemm& step, const Segment& s, std::int32_t ind
   if (rect.rows == 0) return;
   const Content b = read_b(step, s, index, tile);
   const std::vector<TileRows>& rows = read_a(step, s, index, tile, wanted_a(step, s, b.of));
+  if (step.live.buffer >= 0) check_live(step, s, index, tile, rows);
   const bool first_of_two = rules_.chains && b.of == Content::Of::b, second = b.of == Content::Of::down;
   const std::int64_t k = step.transpose_a ? step.a.rows : step.a.cols;
   if (step.epilogue.bias) {

@@ -30,6 +30,7 @@ void MemoryCheck::user(const Segment& s, std::int32_t index) {
     check_output(s, index, Role::keys_grad, 0);
     check_output(s, index, Role::values_grad, 0);
     check_output(s, index, Role::out_lse, 0);
+    for (const Role role : {Role::dropped, Role::counts}) check_slot_output(s, index, role);
   }
   overwrite_all(s, index);
   for (const Buffer& buffer : plan_.buffers)
@@ -65,6 +66,7 @@ void MemoryCheck::provide_input(const Segment& s, Role role) {
   };
   switch (role) {
     case Role::a:
+      if (p.has_slots() && p.traits().before) return provide_tokens(all, s);
       for (const GlobalRun& run : p.a_runs(s.rank)) {
         const std::int64_t offset = run.global_row - run.local_row;
         const std::uint64_t ranks = p.traits().gathers() || p.traits().shards_tokens() ? 0 : own;
@@ -93,6 +95,9 @@ void MemoryCheck::provide_input(const Segment& s, Role role) {
       set(all.rect, {Content::Of::topk_weights, 0, 0, tokens.global_row - tokens.local_row, 0, own});
       return;
     }
+    case Role::topk_ids:
+      set(all.rect, {Content::Of::topk_ids, 0, 0, 0, 0, own});
+      return;
     case Role::bias:
       set(all.rect, {Content::Of::bias, 0, 0, 0, 0, p.traits().chains() ? made_with : whose});
       return;
@@ -166,7 +171,9 @@ void MemoryCheck::check_grouped_output(const Segment& s, std::int32_t index, con
   for (std::size_t row = 0; row < rows.size(); ++row) {
     const auto [source, routed] = rows[row];
     const GlobalRun tokens = p.a_runs(source).front();
-    expected.row = tokens.global_row + routed % larger(tokens.rows, 1) - static_cast<std::int64_t>(row);
+    const std::int64_t of = p.has_slots() ? routing.global_base(source) + routed
+                                          : tokens.global_row + routed % larger(tokens.rows, 1);
+    expected.row = of - static_cast<std::int64_t>(row);
     expected.weight = routing.weight_of(routing.dest(source, routed));
     expect_rows(static_cast<std::int64_t>(row), 1, expected);
   }
@@ -177,7 +184,9 @@ void MemoryCheck::expect(const Place& at, std::int32_t index, const Content& exp
     if (same_elements(found, expected)) {
       if (is_gradient(found.of) || found.of == Content::Of::lse) check_complete(at, rect, found);
       // Rounding statements are about results in the problem's dtype.
-      if (found.of != Content::Of::lse) results_.note(at, rect, found);
+      const bool operand =
+          found.of != Content::Of::lse && found.of != Content::Of::counts && found.of != Content::Of::dropped;
+      if (operand) results_.note(at, rect, found);
       return;
     }
     const auto text = [&](const Content& c) {

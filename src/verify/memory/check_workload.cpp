@@ -16,7 +16,7 @@ void MemoryCheck::workload_user(const Workload& workload, const Segment& s, std:
   hold(Role::payload, {Content::Of::payload, 0, 0, 0, 0, own, 0, values_.input(s.rank)});
 }
 
-/// Requires each product, and the result of each collective, at its place in the output.
+/// Requires the result of each computation and collective at its place in the output.
 void MemoryCheck::check_results(const Workload& workload, const Segment& s, std::int32_t index) {
   const Slice all = whole(plan_, find_buffer(plan_, Role::out), s.rank);
   const WorkloadRows rows = rows_of(workload);
@@ -28,9 +28,13 @@ void MemoryCheck::check_results(const Workload& workload, const Segment& s, std:
     expected.row -= first;
     expect(at, index, expected);
   };
-  for (std::size_t i = 0; i < rows.computations.size(); ++i)
-    holds(rows.computations[i].first, rows.computations[i].rows, workload.computations[i].n,
-          {Content::Of::c, 0, 0, 0, 0, own, static_cast<std::int32_t>(workload.computations[i].k)});
+  for (std::size_t i = 0; i < rows.computations.size(); ++i) {
+    const Workload::Computation& item = workload.computations[i];
+    holds(rows.computations[i].first, rows.computations[i].rows, item.n,
+          item.kind == ComputationKind::pass
+              ? Content{Content::Of::payload, 0, 0, 0, 0, own, 0, values_.input(s.rank)}
+              : Content{Content::Of::c, 0, 0, 0, 0, own, static_cast<std::int32_t>(item.k)});
+  }
   for (std::size_t j = 0; j < rows.collectives.size(); ++j) {
     const auto [first, count] = rows.collectives[j];
     const CollectiveKind kind = workload.collectives[j].kind;

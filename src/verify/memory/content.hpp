@@ -25,6 +25,12 @@ struct Content {
     hidden,
     topk_weights,
     payload,
+    tokens,      ///< A that the device routes to slots; `a` is then the rows of slots
+    topk_ids,    ///< experts of tokens: a column for each choice
+    row_of,      ///< by slot: its token
+    slot_of,     ///< slots of tokens: a column for each choice
+    counts,      ///< slots that have a token: a row for each rank that they go to, a column for its experts
+    dropped,     ///< number of choices without a slot
     grad,        ///< of the result of an attention
     q_grad,      ///< part of the gradient of Q by some keys
     keys_grad,   ///< part of the gradient of K by some queries

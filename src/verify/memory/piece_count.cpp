@@ -21,6 +21,7 @@ struct PiecesOfRows {
   std::int64_t operator()(const placement::Pools&) const { return rows * row_by_row; }
   std::int64_t operator()(const placement::Routed&) const { return rows * row_by_row; }
   std::int64_t operator()(const placement::Returned&) const { return rows * row_by_row; }
+  std::int64_t operator()(const placement::Indexed&) const { return rows; }
   std::int64_t operator()(const placement::Owners& at) const {
     return runs_at_most(at.rows, rows) + rows / at.rows.stride;
   }

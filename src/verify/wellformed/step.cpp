@@ -107,6 +107,8 @@ void StepCheck::operator()(const Gemm& g) const {
   }
   require(buffer(g.a).dtype == buffer(g.b).dtype, {"b"}, "{}, but A is {}", name(buffer(g.b).dtype),
           name(buffer(g.a).dtype));
+  require(is_floating(buffer(g.a).dtype) && is_floating(buffer(g.out.slice).dtype), {"a"},
+          "i32, which no product has");
   if (g.groups.empty()) row_map({"a_rows"}, g.a_rows, g.grid.rows, m);
   vector({"bias"}, g.bias, g.epilogue.bias, n);
   placement({"out"}, g.out, placed_rows(g));
@@ -150,6 +152,7 @@ void StepCheck::groups(const Gemm& g) const {
     require(group.weight >= 0 && group.weight < weights, field, "weight {} is none of the {}", group.weight,
             weights);
   }
+  live(g);
   require(g.group_tiles >= 1 && g.group_tiles <= max_group_tiles, {"group_tiles"}, "{} is outside [1, {}]",
           g.group_tiles, max_group_tiles);
   const std::int64_t rows = padded_rows(g.groups, g.grid.tile_rows, g.group_tiles);
@@ -169,6 +172,7 @@ void StepCheck::operator()(const Elementwise& e) const {
   for (std::size_t i = 0; i < e.from.size(); ++i) {
     one_rank({"from", i}, e.from[i]);
     placement({"from", i}, e.from[i], e.grid);
+    picks(e, i);
   }
   if (e.factors != Slice{}) {
     own({"factors"}, e.factors);

@@ -41,6 +41,7 @@ class StepCheck {
   void operator()(const Attend& a) const;
   void operator()(const Merge& m) const;
   void operator()(const AttendBackward& a) const;
+  void operator()(const AssignSlots& r) const;
   void operator()(const Collective& c) const;
   void operator()(const Exchange& e) const;
 
@@ -92,6 +93,9 @@ class StepCheck {
   void grid(const TileGrid& g) const;
   void groups(const Field& field, const std::vector<std::int64_t>& ends, const TileGrid& g) const;
   void groups(const Gemm& g) const;
+  void live(const Gemm& g) const;
+  void picks(const Elementwise& e, std::size_t source) const;
+  void numbers(const Field& field, const Slice& s, std::int64_t rows, std::int64_t cols) const;
   static TileGrid placed_rows(const Gemm& g);
   void row_map(const Field& field, const RowMap& map, std::int64_t virtual_rows, std::int64_t rows) const;
   void placement(const Field& field, const Placement& p, const TileGrid& g, std::int64_t wide = 0) const;
@@ -102,6 +106,7 @@ class StepCheck {
   void placed(const Field& field, const Slice& s, const placement::Routed& p, const TileGrid& g) const;
   void placed(const Field& field, const Slice& s, const placement::Owners& p, const TileGrid& g) const;
   void placed(const Field& field, const Slice& s, const placement::Returned& p, const TileGrid& g) const;
+  void placed(const Field& field, const Slice& s, const placement::Indexed& p, const TileGrid& g) const;
   void stacked(const Field& field, const Slice& s, const TileGrid& g) const;
   void one_rank(const Field& field, const Placement& p) const;
   void reaches(const Field& field, const Slice& s, int rank, std::int64_t rows) const;

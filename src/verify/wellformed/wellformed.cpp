@@ -67,6 +67,9 @@ Shape user_shape(const Problem& p, Role role, int rank) {
     case Role::b:
     case Role::down:
     case Role::topk_weights:
+    case Role::topk_ids:
+    case Role::dropped:
+    case Role::counts:
       return shape_of(p, role, rank);
     case Role::bias:
       return {1, p.b_cols()};
@@ -113,6 +116,11 @@ bool is_asked_for(const Problem& p, Role role) {
       return p.traits().chains();
     case Role::topk_weights:
       return p.traits().combines();
+    case Role::topk_ids:
+    case Role::dropped:
+      return p.has_slots();
+    case Role::counts:
+      return p.has_slots() && !p.traits().combines();
     case Role::payload:
       return false;
     case Role::residual:
@@ -152,8 +160,9 @@ void check_buffers(const Plan& plan, const auto& work) {
     check_name(b.name, fmt::format("buffers[{}].name", i));
     const std::string where = fmt::format("buffer '{}'", b.name);
     check_size(plan, b, total, where);
-    require(b.dtype == dtype_of(plan.work, b.role) || (b.role == Role::internal && b.dtype == DType::f32),
-            where, "is {}, but the {} {}", name(b.dtype), kind, name(dtype_of(plan.work, b.role)));
+    const bool other = b.role == Role::internal && (b.dtype == DType::f32 || b.dtype == DType::i32);
+    require(b.dtype == dtype_of(plan.work, b.role) || other, where, "is {}, but the {} {}", name(b.dtype),
+            kind, name(dtype_of(plan.work, b.role)));
     if (b.flagged)
       for (std::size_t r = 0; r < b.rows.size(); ++r) {
         const std::int64_t copy = b.bytes(static_cast<int>(r)) / b.depth;

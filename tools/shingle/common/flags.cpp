@@ -131,8 +131,12 @@ void add_problem_flags(CLI::App& app, ProblemFlags& flags) {
                ->expected(0, 1)
                ->default_str("")
                ->needs(model));
-  in_model(app.add_flag("--mlp", flags.mlp,
-                        "The feed-forward as one operator (mlp) instead of ffn_up and ffn_down")
+  in_model(
+      app.add_flag("--mlp", flags.mlp, "A feed-forward as one operator (mlp, moe) instead of its up and down")
+          ->needs(model));
+  in_model(add(app, "--ep", "RANKS",
+               "Expert-parallel ranks: as many as --tp (the default), or 1: each has a part of every expert",
+               [&](auto& t) { flags.ep = static_cast<int>(extent(t)); })
                ->needs(model));
   grouped(add(app, "--op", "OP", "One of " + op_list(), [&](auto& t) { flags.op = parse_op(t); }));
   grouped(
@@ -166,6 +170,9 @@ void add_problem_flags(CLI::App& app, ProblemFlags& flags) {
   add(app, "--topk", "K", "Experts of a token (default: 1)", [&](auto& t) {
     flags.experts.topk = static_cast<std::int32_t>(extent(t));
   })->group(group::experts);
+  add(app, "--capacity", "ROWS", "The device routes: rows that an expert takes of a rank's tokens, at most",
+      [&](auto& t) { flags.experts.capacity = static_cast<std::int32_t>(extent(t)); })
+      ->group(group::experts);
   grouped(add(app, "--dtype", "TYPE", "f32, bf16 or f16 (default: f32; with --model bf16)",
               [&](auto& t) { flags.dtype = parse_dtype(t); }));
   grouped(app.add_flag("--transpose-a", flags.transpose_a, "A is stored K×M (the weight gradient)"));

@@ -23,6 +23,7 @@ struct ProblemFlags {
   bool layer_ops = false;             ///< all operators of a layer
   std::vector<std::string> op_names;  ///< operators of a layer with these names
   bool mlp = false;                   ///< each feed-forward of the layer as one operator
+  int ep = 0;                         ///< expert-parallel ranks; 0: all
   std::optional<Op> op;
   std::int64_t m = 0, n = 0, k = 0, inner = 0;
   std::optional<DType> dtype;

@@ -21,6 +21,7 @@ std::vector<NamedProblem> from_model(const ProblemFlags& flags, int world) {
   options.dtype = flags.dtype.value_or(DType::bf16);
   options.seed = flags.seed;
   options.mlp = flags.mlp;
+  options.ep = flags.ep;
   std::vector<NamedProblem> problems;
   std::string known;
   for (LayerOp& op : layer_operators(model, options)) {
@@ -40,6 +41,22 @@ std::vector<NamedProblem> from_model(const ProblemFlags& flags, int world) {
   }
   if (flags.op_names.empty()) note_left_out(flags.model, model);
   return problems;
+}
+
+/// What the routing says is what tokens choose on the device.
+NamedProblem with_slots(const ProblemFlags& flags, Problem problem) {
+  const auto choices = make_routing(
+      flags, problem, std::vector<std::int64_t>(static_cast<std::size_t>(problem.world), flags.m));
+  std::int64_t most = 0;
+  for (int rank = 0; rank < choices->world(); ++rank)
+    most = larger(most, choices->rows(rank) / problem.choices());
+  if (flags.m != 0 && most > flags.m)
+    throw InvalidArgument(
+        fmt::format("--m {}, but a rank of {} has {} tokens", flags.m, flags.routing, most));
+  problem.m = larger(flags.m, most);
+  problem.routing = std::make_shared<const Routing>(
+      Routing::slots(problem.world, problem.experts.count, problem.experts.capacity));
+  return {"", problem, choices};
 }
 
 NamedProblem from_sizes(const ProblemFlags& flags, int world) {
@@ -77,6 +94,7 @@ NamedProblem from_sizes(const ProblemFlags& flags, int world) {
   need("--n", problem.n);
   need("--k", problem.k);
   if (problem.traits().chains()) need("--inner", flags.inner);
+  if (problem.traits().takes_capacity() && problem.has_slots()) return with_slots(flags, problem);
   if (routed) {
     problem.routing =
         make_routing(flags, problem, std::vector<std::int64_t>(static_cast<std::size_t>(world), flags.m));

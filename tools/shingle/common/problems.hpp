@@ -9,6 +9,8 @@ namespace shingle::cli {
 struct NamedProblem {
   std::string name;  ///< of the operator in its layer; empty for --op
   Problem problem;
+  /// Experts with a capacity: what tokens choose, as a host would route it (random_inputs()).
+  std::shared_ptr<const Routing> choices{};
 };
 
 /// The valid problems that the flags describe. Throws InvalidArgument or IoError with a one-line message if

@@ -40,8 +40,15 @@ CoTuner::CoTuner(const CotuneFlags& flags, const ProcessLaunch& launch) {
   world_ = make_world(flags.where.ranks(launch), flags.where.options(launch));
   machine_ = world_->machine();
   ranks_ = world_->size();
-  // A process has one chunk size, so only channels are searched
-  space_.channels = config_space(machine_).channels;
+  // Threads and transports are the process's. Without the tuner plugin, so is all but channels.
+  const cotune::Space all = config_space(machine_);
+  const Capabilities can = world_->capabilities();
+  space_.channels = all.channels;
+  if (can.chunks) space_.chunk_bytes = all.chunk_bytes;
+  if (can.algorithms)
+    std::ranges::copy_if(all.subspaces, std::back_inserter(space_.subspaces), [](const cotune::Subspace& at) {
+      return at.transport == Transport::automatic && at != cotune::Subspace{};
+    });
   options_ = {.least_gain = measured_gain, .repeats = flags.repeat};
 }
 
@@ -56,8 +63,11 @@ Found CoTuner::search(OverlapPattern pattern, bool exhaustive, const std::vector
   Found found{std::move(pattern), {}};
   const Workload& workload = found.pattern.workload;
   if (!world_) {
-    for (const Method method : methods)
-      found.by.emplace_back(method, co_tune(workload, machine_, method, space_, options_, alike));
+    for (const Method method : methods) {
+      // Predictions of the other axes gain nothing over NCCL's choice, and would be too many together.
+      const cotune::Space& space = method == Method::exhaustive ? resource_space(machine_) : space_;
+      found.by.emplace_back(method, co_tune(workload, machine_, method, space, options_, alike));
+    }
     return found;
   }
   OverlapRunner runner(*world_, workload);

@@ -1,6 +1,7 @@
 // shingle cotune: finds configurations for the collectives of a training iteration, by simulation or by
 // running it (Lagom).
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -32,6 +33,10 @@ ordered_json config_json(const CollectiveConfig& config) {
   ordered_json json = ordered_json::object();
   if (config.channels > 0) json["channels"] = config.channels;
   if (config.chunk_bytes > 0) json["chunk_bytes"] = config.chunk_bytes;
+  if (config.threads > 0) json["threads"] = config.threads;
+  if (config.algorithm != Algorithm::automatic) json["algorithm"] = name(config.algorithm);
+  if (config.protocol != Protocol::automatic) json["protocol"] = name(config.protocol);
+  if (config.transport != Transport::automatic) json["transport"] = name(config.transport);
   return json;
 }
 
@@ -137,6 +142,38 @@ bool asks_tuners(const Workload::Collective& item) {
   return item.kind != CollectiveKind::alltoall;
 }
 
+/// What a table leaves out and why: "" if nothing.
+std::string left_out(const std::vector<Found>& all, const TunedTable& table) {
+  std::size_t exchanges = 0, standing = 0;
+  int tried = 0;
+  for (const Found& found : all) {
+    tried += found.ours().evaluations;
+    const auto& items = found.pattern.workload.collectives;
+    for (std::size_t j = 0; j < items.size(); ++j)
+      if (!asks_tuners(items[j]))
+        ++exchanges;
+      else if (std::ranges::none_of(table.entries, [&](const TunedEntry& entry) {
+                 return name(entry.key.collective) == name(items[j].kind) &&
+                        entry.key.size_class == size_class(static_cast<std::uint64_t>(items[j].bytes));
+               }))
+        ++standing;
+  }
+  const bool by_process = std::ranges::any_of(table.entries, [](const TunedEntry& entry) {
+    return entry.config.threads > 0 || entry.config.transport != Transport::automatic;
+  });
+  std::vector<std::string> parts;
+  if (standing > 0)
+    parts.push_back(
+        fmt::format("NCCL's choice stands for {} of the collectives: none of {} configurations was faster",
+                    standing, tried));
+  if (exchanges > 0)
+    parts.push_back(
+        fmt::format("all-to-alls ({}) are left out, as NCCL asks no tuner about them", exchanges));
+  if (by_process)
+    parts.emplace_back("threads and transports are the process's: shingle tune --nccl-env prints them");
+  return fmt::format("{}", fmt::join(parts, "; "));
+}
+
 /// Table of the collectives that NCCL asks a tuner about. If NCCL cannot distinguish two, the configuration
 /// of the pattern with the longest total time wins.
 TunedTable table_of(std::vector<Found> all, const Machine& machine) {
@@ -149,16 +186,18 @@ TunedTable table_of(std::vector<Found> all, const Machine& machine) {
     const int per_node = machine.topology.ranks_per_node;
     for (std::size_t j = 0; j < workload.collectives.size(); ++j) {
       const Workload::Collective& item = workload.collectives[j];
-      if (!asks_tuners(item) || found.ours().configs[j] == CollectiveConfig{}) continue;
+      const CollectiveConfig& config = found.ours().configs[j];
+      if (!asks_tuners(item) || config == CollectiveConfig{}) continue;
       store(table, {.key = {.collective = parse_nccl_collective(name(item.kind)),
                             .size_class = size_class(static_cast<std::uint64_t>(item.bytes)),
                             .ranks = workload.world,
                             .nodes = per_node > 0 ? static_cast<int>(ceil_div(workload.world, per_node)) : 1},
-                    .config = found.ours().configs[j],
+                    .config = config,
                     .iteration_us = found.us(Method::together),
                     .default_us = found.us(Method::library)});
     }
   }
+  table.why = left_out(all, table);
   return table;
 }
 
@@ -179,15 +218,11 @@ void require_entries(const std::vector<OverlapPattern>& patterns) {
                 collectives));
 }
 
-/// Describes the table's contents, or why it is empty.
-std::string note_on(const TunedTable& table, const std::vector<Found>& all, const std::string& file) {
-  if (!table.entries.empty())
-    return fmt::format("{}: {} {}", file, table.entries.size(),
-                       table.entries.size() == 1 ? "entry" : "entries");
-  int tried = 0;
-  for (const Found& found : all) tried += found.ours().evaluations;
-  return fmt::format("{}: no entries: NCCL's choice stands, none of {} configurations was faster", file,
-                     tried);
+/// Describes the table's contents, and what it leaves out.
+std::string note_on(const TunedTable& table, const std::string& file) {
+  return fmt::format(
+      "{}: {} {}{}{}", file, table.entries.empty() ? "no" : std::to_string(table.entries.size()),
+      table.entries.size() == 1 ? "entry" : "entries", table.why.empty() ? "" : ": ", table.why);
 }
 
 }  // namespace
@@ -217,7 +252,7 @@ int cotune(const CotuneFlags& asked, const ProcessLaunch& launch) {
   std::string table_note;
   if (!flags.table.empty()) {
     const TunedTable table = table_of(all, tuner.machine());
-    table_note = note_on(table, all, flags.table);
+    table_note = note_on(table, flags.table);
     write_file_atomically(flags.table, to_json(table));
   }
   progress.print(flags.format == Format::json

@@ -42,7 +42,8 @@ void add_cotune(CLI::App& app, CotuneFlags& flags) {
       ->capture_default_str()
       ->group("Search")
       ->excludes(machine);
-  app.add_flag("--exhaustive", flags.exhaustive, "Beside it the best of all configurations")->group("Search");
+  app.add_flag("--exhaustive", flags.exhaustive, "Beside it the best of all channels and chunk sizes")
+      ->group("Search");
   app.add_option("--plan", flags.plan, "With --overlap or --trace: write the plan, for verify and simulate")
       ->type_name("FILE");
   app.add_option("--list", flags.list, "With --trace: write its list, for --overlap")->type_name("FILE");

@@ -119,7 +119,9 @@ int run_jobs(World& world, const std::vector<Job>& jobs, const Own& own, const R
     for (const Job& job : jobs) rows += job.candidates.size();
     progress.expect(rows);
     for (const Job& job : jobs) {
-      const auto random = own.inputs ? nullptr : random_inputs(job.named.problem, flags.what.seed);
+      const auto random =
+          own.inputs ? nullptr
+                     : random_inputs(job.named.problem, flags.what.seed, Values::normal, job.named.choices);
       const Inputs& inputs = own.inputs ? *own.inputs : *random;
       Executed one = execute(world, job, inputs, own.matrices ? &*own.matrices : nullptr, options, progress);
       std::ranges::move(one.rows, std::back_inserter(all.rows));

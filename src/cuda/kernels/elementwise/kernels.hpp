@@ -47,6 +47,7 @@ inline bool widens(const ElementwiseArgs& args) {
 /// Kernels for tile-by-tile passes (parameter: ElementwiseArgs) and for row-wise passes (also a RowLayout).
 /// Null if there is none for these types.
 const void* find_tiles_kernel(const ElementwiseArgs& args);
+const void* find_picked_kernel(const ElementwiseArgs& args);  ///< of tile-by-tile passes with an index
 const void* find_rows_kernel(const ElementwiseArgs& args);
 
 }  // namespace shingle::cuda

@@ -18,6 +18,7 @@ bool consistent(const ElementwiseArgs& args) {
   if (args.tile_rows < 1 || args.tile_cols < 1 || args.tiles_n < 1) return false;
   if (args.source_count < 1 || args.source_count > max_sources || args.sources == nullptr) return false;
   if (!row_wise(args)) return args.order != nullptr && !args.has_residual;
+  if (args.index != nullptr) return false;
   if (args.activate == Activate::swiglu && args.cols % 2 != 0) return false;
   if (args.factors != nullptr || args.scale != 1) return false;
   if (args.queue != nullptr || args.gate.count > 0 || args.notify.count > 0) return false;
@@ -58,7 +59,7 @@ cudaError_t count_ctas(ElementwiseLaunch& at, std::int64_t pieces, int most, int
 /// Bytes of shared memory for the chunks in flight of a sum. A CTA may have `most_shared` bytes.
 std::int32_t tile_room(const ElementwiseArgs& args, int most_shared) {
   constexpr int own = 8 << 10, enough = 192 << 10;
-  if (copies(args) || args.mixed) return 0;
+  if (copies(args) || args.mixed || args.index != nullptr) return 0;
   const int chunk_bytes =
       16 / std::min(size_of(args.type), size_of(args.source_type)) * size_of(args.source_type);
   const int depth = sum_depth(std::min(most_shared - own, enough), args.source_count, chunk_bytes);
@@ -84,7 +85,7 @@ cudaError_t prepare_elementwise(const ElementwiseArgs& args, ElementwiseLaunch& 
   DeviceFacts facts;
   if (const cudaError_t error = find_device_facts(facts); error != cudaSuccess) return error;
   if (!row_wise(args)) {
-    at.kernel = find_tiles_kernel(args);
+    at.kernel = args.index != nullptr ? find_picked_kernel(args) : find_tiles_kernel(args);
     at.threads = tile_threads;
     at.room = tile_room(args, facts.most_shared);
     at.shared_bytes = static_cast<std::size_t>(at.room);
@@ -130,6 +131,13 @@ cudaError_t preload_elementwise() {
           for (const void* kernel : {find_tiles_kernel(args), find_rows_kernel(args)})
             if (const cudaError_t error = preload(kernel); error != cudaSuccess) return error;
         }
+  for (const Element type : {Element::f32, Element::bf16, Element::f16})
+    for (const int sources : {1, 2}) {
+      ElementwiseArgs args;
+      args.type = args.source_type = type;
+      args.source_count = sources;
+      if (const cudaError_t error = preload(find_picked_kernel(args)); error != cudaSuccess) return error;
+    }
   for (const Element source : {Element::bf16, Element::f16})
     for (const Element type : {source, Element::f32})
       for (const bool mixed : {false, true}) {

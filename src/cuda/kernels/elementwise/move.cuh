@@ -41,11 +41,12 @@ struct Spot {
   int col;
 };
 
+/// Stores a chunk to the destinations from `first` on.
 template <class T, int length>
 __device__ inline void store_all(const ElementwiseArgs& args, const TileWork& work, Spot at,
-                                 const Chunk<T, length>& chunk) {
+                                 const Chunk<T, length>& chunk, int first = 0) {
   const int col = first_col(args.to, work.spot, args.tile_cols) + at.col;
-  for (int d = 0; d < args.to.dests; ++d)
+  for (int d = first; d < args.to.dests; ++d)
     if (char* const row = row_of(args.to, work.spot, args.tile_rows, at.row, d))
       store(chunk, row + col * std::int64_t{sizeof(T)}, work.cols - at.col);
 }
@@ -87,25 +88,38 @@ struct Copy {
                                              TileRing& ring) {
     for_each_tile(ring, [&](int, const TileWork& work) { tile(args, sources, work); });
   }
-  /// False for a row that has no destination, as most have in a pass of rows to one rank of several.
-  static __device__ __forceinline__ bool leads_somewhere(const ElementwiseArgs& args, const TileWork& work,
-                                                         int row) {
-    return args.to.table == nullptr || args.to.dests > 1 || row >= work.rows ||
-           row_of(args.to, work.spot, args.tile_rows, row) != nullptr;
-  }
+  /// Looks up all addresses of a batch before the first load. Lookups are loads themselves: one that waited
+  /// for another would cost its latency for each chunk.
   static __device__ __forceinline__ void tile(const ElementwiseArgs& args, const Route* sources,
                                               const TileWork& work) {
+    const std::int64_t skipped = first_col(sources[0], work.spot, args.tile_cols);
+    const std::int64_t indented = first_col(args.to, work.spot, args.tile_cols);
     for (Walk walk(work, length); walk.row < work.rows;) {
-      Chunk<T, length> chunk[batch];
-      bool there[batch];
+      const char* from[batch];  // null: nothing to do
+      char* to[batch];          // in the first destination
       Walk ahead = walk;
 #pragma unroll
-      for (int j = 0; j < batch; ++j, ahead.next())
-        there[j] = leads_somewhere(args, work, ahead.row) &&
-                   load_from(args, sources[0], work, {ahead.row, ahead.chunk * length}, chunk[j]);
+      for (int j = 0; j < batch; ++j, ahead.next()) {
+        const int row = min(ahead.row, work.rows - 1);
+        const std::int64_t col = ahead.chunk * length;
+        const char* const source = row_of(sources[0], work.spot, args.tile_rows, row);
+        char* const dest = row_of(args.to, work.spot, args.tile_rows, row);
+        // Most rows have no destination in a pass of rows to one rank of several.
+        const bool moves = (ahead.row < work.rows) & (source != nullptr) & (dest != nullptr);
+        from[j] = moves ? source + (skipped + col) * std::int64_t{sizeof(T)} : nullptr;
+        to[j] = dest + (indented + col) * std::int64_t{sizeof(T)};
+      }
+      Chunk<T, length> chunk[batch];
+      ahead = walk;
 #pragma unroll
-      for (int j = 0; j < batch; ++j, walk.next())
-        if (there[j]) store_all(args, work, {walk.row, walk.chunk * length}, chunk[j]);
+      for (int j = 0; j < batch; ++j, ahead.next())
+        if (from[j] != nullptr) load(chunk[j], from[j], work.cols - ahead.chunk * length);
+#pragma unroll
+      for (int j = 0; j < batch; ++j, walk.next()) {
+        if (from[j] == nullptr) continue;
+        store(chunk[j], to[j], work.cols - walk.chunk * length);
+        if (args.to.dests > 1) store_all(args, work, {walk.row, walk.chunk * length}, chunk[j], 1);
+      }
     }
   }
 };

@@ -17,6 +17,9 @@
 // the same way, on this device or another. The store warp uses plain stores, not TMA stores: one TMA store
 // for each row takes longer and delays the main loop's loads.
 //
+// Counted rows (live.cuh): rows beyond a tile's count are staged, but have no address. No tile is known to be
+// the last one, so the store warp stores all.
+//
 // Split-K (split.cuh): only the CTA of the last part stores the tile. The CTAs of other parts arrive at the
 // same barriers, so that all warps count the fills of the shared-memory tile alike.
 //
@@ -39,6 +42,7 @@
 #include "cuda/kernels/ptx/grids.cuh"
 #include "cuda/kernels/ptx/memory.cuh"
 #include "cuda/kernels/ptx/shared.cuh"
+#include "live.cuh"
 #include "output.cuh"
 #include "split.cuh"
 #include "staged_tile.cuh"
@@ -46,8 +50,8 @@
 namespace shingle::cuda {
 
 /// T: the CUDA type of bias, C and (unless it is fp32) output. Rows × Cols: the tile. Warps: the MMA warps
-/// that share a tile.
-template <class T, int Rows, int Cols, int Warps>
+/// that share a tile. Counted: rows are counted at run time (live.cuh).
+template <class T, int Rows, int Cols, int Warps, bool Counted>
 class HookedEpilogue {
  public:
   using ElementC = T;
@@ -55,8 +59,8 @@ class HookedEpilogue {
   using StrideC = cute::Stride<std::int64_t, cute::_1, std::int64_t>;
   using StrideD = StrideC;
   using ElementAccumulator = float;
-  using Arguments = GemmArgs;
-  using Params = GemmArgs;
+  using Arguments = std::conditional_t<Counted, CountedGemmArgs, GemmArgs>;
+  using Params = Arguments;
   using Output = TileOutput<T, Cols>;
 
   using Staged = StagedTile<T, Rows, Cols, Warps>;
@@ -156,6 +160,7 @@ class HookedEpilogue {
     const TileSpot at = spot(tile);
     const bool output = output_.holds({at.m, at.n}) && finishes(tile), ships = output && !is_last(tile);
     std::uint32_t* counter = nullptr;  // the lane's first counter
+    if constexpr (Counted) live_ = LiveTiles::rows_of_tile(counted_args(), at.position);
     if (ships) look_up<Rows>(at, 0, 0, lane);
     const std::int32_t leaving = ships && !ends(tile) ? rows_to_spread(at) : 0;
     if (leaving > 0 && args().out.dests > 1) look_apart(at, lane);
@@ -174,7 +179,7 @@ class HookedEpilogue {
     }
     if (leaving == 0) count_owed(lane);
     if (!output) return;
-    if (leaving > 0)
+    if (leaving > 0 && !Counted)  // nobody knows which tile is the last to pay
       shared_->owed[lane] = counter;
     else
       output_.count(counter);
@@ -236,7 +241,9 @@ class HookedEpilogue {
   }
   /// Rows of the tile stored on other devices, over all destinations; 0 if the tile is not paced.
   CUTLASS_DEVICE std::int32_t rows_to_spread(const TileSpot& at) const {
-    return may_spread() ? args().leaving[at.position] : 0;
+    if (!may_spread()) return 0;
+    const std::int32_t rows = args().leaving[at.position];
+    return Counted ? min(rows, live_ * args().out.dests) : rows;
   }
   struct Pace {
     std::uint32_t next = 0, step = 0;  ///< in cycles
@@ -277,6 +284,9 @@ class HookedEpilogue {
   }
 
   CUTLASS_DEVICE const GemmArgs& args() const { return output_.args; }
+  CUTLASS_DEVICE const CountedGemmArgs& counted_args() const {
+    return static_cast<const CountedGemmArgs&>(output_.args);
+  }
   CUTLASS_DEVICE Staged staged() const { return {output_, shared_->tile}; }
   CUTLASS_DEVICE SplitOrder order() const { return SplitOrder(args()); }
   template <class Coordinate>
@@ -288,10 +298,11 @@ class HookedEpilogue {
   CUTLASS_DEVICE bool finishes(const Coordinate& tile) const {
     return order().part(cute::get<3>(tile)) == args().split.parts - 1;
   }
-  /// True if the work is the CTA's last.
+  /// True if the work is known to be the CTA's last.
   template <class Coordinate>
   CUTLASS_DEVICE bool ends(const Coordinate& tile) const {
-    return cute::get<3>(tile) + static_cast<int>(gridDim.x) >= args().positions * args().split.parts;
+    return !Counted &&
+           cute::get<3>(tile) + static_cast<int>(gridDim.x) >= args().positions * args().split.parts;
   }
   /// True if the MMA warps store the tile themselves. They do so with a CTA's last tile: they have no other
   /// work then, and are up to eight times as many. Not for tiles that are finished by halves.
@@ -329,7 +340,8 @@ class HookedEpilogue {
   template <int Count>
   CUTLASS_DEVICE void look_up(const TileSpot& at, int d, int first, int lane) const {
     for (int row = first + lane; row < first + Count; row += 32)
-      shared_->rows[row] = output_.row_exists(at.m, row) ? output_.row_at(at, row, d) : nullptr;
+      shared_->rows[row] =
+          output_.row_exists(at.m, row) && (!Counted || row < live_) ? output_.row_at(at, row, d) : nullptr;
   }
   /// Stores `Count` staged rows from `first_row` on, `apart` bytes after the addresses in shared memory. A
   /// row has `Words` words of 16 bytes, and each lane stores one word of a row at a time.
@@ -367,19 +379,21 @@ class HookedEpilogue {
   const Output output_;
   SharedStorage* shared_ = nullptr;
   int tiles_ = 0;  // tiles that this thread has staged, or fills that it has stored
+  int live_ = 0;   // Counted, of the store warp: rows of the tile that are stored
 };
 
 /// The epilogue with the interface of CUTLASS's kernel layer.
-template <class T, int Rows, int Cols, int Warps>
+template <class T, int Rows, int Cols, int Warps, bool Counted>
 class HookedCollective : public cutlass::epilogue::collective::detail::Sm90TmaWarpSpecializedAdapter<
-                             HookedEpilogue<T, Rows, Cols, Warps>> {
+                             HookedEpilogue<T, Rows, Cols, Warps, Counted>> {
   using Adapter = cutlass::epilogue::collective::detail::Sm90TmaWarpSpecializedAdapter<
-      HookedEpilogue<T, Rows, Cols, Warps>>;
+      HookedEpilogue<T, Rows, Cols, Warps, Counted>>;
 
  public:
   using TensorStorage = typename Adapter::TensorStorage;
 
-  CUTLASS_DEVICE HookedCollective(const GemmArgs& params, TensorStorage& shared) : Adapter(params) {
+  CUTLASS_DEVICE HookedCollective(const typename Adapter::Params& params, TensorStorage& shared)
+      : Adapter(params) {
     this->open(shared);
   }
 

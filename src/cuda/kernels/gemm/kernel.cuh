@@ -15,6 +15,7 @@
 #include <cutlass/gemm/collective/collective_builder.hpp>
 #include <cutlass/gemm/kernel/gemm_universal.hpp>
 
+#include "counted_scheduler.cuh"
 #include "epilogue.cuh"
 #include "mainloop.cuh"
 #include "scheduler.cuh"
@@ -22,13 +23,14 @@
 #include "types.cuh"
 
 static_assert(CUTLASS_MAJOR == 4 && CUTLASS_MINOR == 2,
-              "mainloop.cuh and scheduler.cuh lean on this version's collectives and kernel layer");
+              "mainloop.cuh and the schedulers lean on this version's collectives and kernel layer");
 
 namespace shingle::cuda {
 
 /// Pingpong: each of the two warpgroups has its own tile, so that one's epilogue overlaps the other's main
-/// loop. Otherwise (cooperative) they share a tile.
-template <class T, bool TransposeA, bool TransposeB, int Rows, int Cols, int ClusterRows, bool Pingpong>
+/// loop. Otherwise (cooperative) they share a tile. Counted: for CountedGemmArgs.
+template <class T, bool TransposeA, bool TransposeB, int Rows, int Cols, int ClusterRows, bool Pingpong,
+          bool Counted>
 struct HookedGemm {
   using Type = typename CutlassType<T>::type;
   using Tile = cute::Shape<cute::Int<Rows>, cute::Int<Cols>, cute::_64>;
@@ -37,15 +39,15 @@ struct HookedGemm {
   using LayoutB = std::conditional_t<TransposeB, cutlass::layout::ColumnMajor, cutlass::layout::RowMajor>;
   using Schedule = std::conditional_t<Pingpong, cutlass::gemm::KernelTmaWarpSpecializedPingpong,
                                       cutlass::gemm::KernelTmaWarpSpecializedCooperative>;
-  using Epilogue = HookedCollective<T, Rows, Cols, Pingpong ? 4 : 8>;
+  using Epilogue = HookedCollective<T, Rows, Cols, Pingpong ? 4 : 8, Counted>;
   using Mainloop = HookedMainloop<typename cutlass::gemm::collective::CollectiveBuilder<
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Type, LayoutA, 8, Type, LayoutB, 8, float, Tile,
       Cluster,
       cutlass::gemm::collective::StageCountAutoCarveout<static_cast<int>(
           sizeof(typename Epilogue::SharedStorage))>,
       Schedule>::CollectiveOp>;
-  using Kernel =
-      cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, Mainloop, Epilogue, TableOrder>;
+  using Kernel = cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, Mainloop, Epilogue,
+                                                      std::conditional_t<Counted, CountedOrder, TableOrder>>;
 
   static cudaError_t prepare(const GemmArgs& args, void* params) {
     typename Kernel::Arguments to{};
@@ -68,11 +70,18 @@ struct HookedGemm {
     if (const cudaError_t failed = set_pieces(args, load.pieces)) return failed;
     // C has one row order, not several pieces
     if (args.c != nullptr && args.a_parts > 1) return cudaErrorInvalidValue;
-    to.epilogue = args;
     to.hw_info.sm_count = args.ctas;
     to.scheduler.order = args.order;
     to.scheduler.works = args.positions * split.parts;
-    to.scheduler.split = split;
+    if constexpr (Counted) {
+      if (split.parts > 1 || args.early) return cudaErrorInvalidValue;
+      to.epilogue = static_cast<const CountedGemmArgs&>(args);
+      to.scheduler.tiles = LiveTiles(to.epilogue);
+      to.scheduler.notify = args.notify;
+    } else {
+      to.epilogue = args;
+      to.scheduler.split = split;
+    }
     const typename Kernel::Params made = Kernel::to_underlying_arguments(to, nullptr);
     std::memcpy(params, &made, sizeof made);
     return cudaSuccess;
@@ -128,7 +137,7 @@ struct HookedGemm {
             CutlassType<T>::element,
             TransposeA,
             TransposeB,
-            true,
+            !Counted,
             static_cast<std::int32_t>(Kernel::MaxThreadsPerBlock),
             static_cast<std::int32_t>(Kernel::SharedStorageSize),
             static_cast<std::int32_t>(sizeof(typename Kernel::Params)),

@@ -20,6 +20,7 @@
 #include <cutlass/gemm/threadblock/mma_multistage.h>
 #include <cutlass/version.h>
 
+#include "cuda/kernels/gemm/live.cuh"
 #include "cuda/kernels/gemm/output.cuh"
 #include "cuda/kernels/gemm/types.cuh"
 #include "cuda/kernels/wait.cuh"
@@ -32,14 +33,17 @@ static_assert(
 namespace shingle::cuda {
 
 template <class Gemm>
-__global__ void __launch_bounds__(Gemm::threads, 1) multistage_kernel(const __grid_constant__ GemmArgs args) {
+__global__ void __launch_bounds__(Gemm::threads, 1)
+    multistage_kernel(const __grid_constant__ typename Gemm::Args args) {
   extern __shared__ uint4 shared[];
   Gemm::run(args, *reinterpret_cast<typename Gemm::Shared*>(shared));
 }
 
-/// Depth: the k of one load, in each of `Stages` buffers. Two rows of warps share a tile.
-template <class T, bool TransposeA, bool TransposeB, int Rows, int Cols, int Depth, int Stages>
+/// Depth: the k of one load, in each of `Stages` buffers. Two rows of warps share a tile. Counted: for
+/// CountedGemmArgs.
+template <class T, bool TransposeA, bool TransposeB, int Rows, int Cols, int Depth, int Stages, bool Counted>
 struct MultistageGemm {
+  using Args = std::conditional_t<Counted, CountedGemmArgs, GemmArgs>;
   using Type = typename CutlassType<T>::type;
   using Tile = cutlass::gemm::GemmShape<Rows, Cols, Depth>;
   using Warp = cutlass::gemm::GemmShape<Rows / 2, 64, Depth>;
@@ -68,16 +72,20 @@ struct MultistageGemm {
   };
   static_assert(Warp::kN == 2 * Columns::gated_cols, "a warp has the gates and ups of its output");
 
-  __device__ static void run(const GemmArgs& args, Shared& shared) {
+  __device__ static void run(const Args& args, Shared& shared) {
     const Output output{args};
     for (int position = static_cast<int>(blockIdx.x); position < args.positions;
          position += static_cast<int>(gridDim.x)) {
       const TileAt tile = args.order[position];
       if (!output.holds(tile)) continue;
       if (args.gate.count > 0) pass_gates(args, position);
-      Sums sums;
-      multiply(args, tile, shared, sums);
-      store_tile(output, {position, tile.m, tile.n}, shared, sums);
+      std::int32_t live = Rows;
+      if constexpr (Counted) live = LiveTiles::counted(args.live[position]);
+      if (!Counted || are_all_told(live > 0)) {
+        Sums sums;
+        multiply(args, tile, shared, sums);
+        store_tile(output, {position, tile.m, tile.n}, live, shared, sums);
+      }
       __syncthreads();
       output.notify(position, static_cast<int>(threadIdx.x), threads);
     }
@@ -91,13 +99,13 @@ struct MultistageGemm {
       if (elements % 8 != 0) return cudaErrorInvalidValue;
     for (const void* at : {args.a, args.b, args.c, args.bias})
       if (reinterpret_cast<std::uintptr_t>(at) % 16 != 0) return cudaErrorInvalidValue;
-    std::memcpy(params, &args, sizeof args);
+    std::memcpy(params, &static_cast<const Args&>(args), sizeof(Args));
     return cudaSuccess;
   }
 
   /// Launches on at most `ctas` SMs, and on no more than it has tiles for.
   static cudaError_t launch(const void* params, std::int32_t ctas, cudaStream_t stream) {
-    const auto& args = *static_cast<const GemmArgs*>(params);
+    const auto& args = *static_cast<const Args*>(params);
     const auto grid = static_cast<unsigned>(ctas < args.positions ? ctas : args.positions);
     multistage_kernel<MultistageGemm><<<grid, threads, sizeof(Shared), stream>>>(args);
     return cudaGetLastError();
@@ -109,7 +117,7 @@ struct MultistageGemm {
   }
 
   static GemmInstance instance() {
-    static_assert(sizeof(GemmArgs) <= most_params_bytes, "a kernel's parameters");
+    static_assert(sizeof(Args) <= most_params_bytes, "a kernel's parameters");
     return {{Rows, Cols, 1},
             CutlassType<T>::element,
             TransposeA,
@@ -117,7 +125,7 @@ struct MultistageGemm {
             false,
             threads,
             static_cast<std::int32_t>(sizeof(Shared)),
-            static_cast<std::int32_t>(sizeof(GemmArgs)),
+            static_cast<std::int32_t>(sizeof(Args)),
             &prepare,
             &prepare,
             &launch,
@@ -134,6 +142,9 @@ struct MultistageGemm {
       wait_for(args.gate.targets[position * args.gate.count + i], epoch, args.watch);
     __syncthreads();
   }
+
+  /// What thread 0 says. Others may have read the count at another time, if a wait was ended.
+  __device__ static bool are_all_told(bool says) { return __syncthreads_or(threadIdx.x == 0 && says) != 0; }
 
   __device__ static void multiply(const GemmArgs& args, const TileAt& tile, Shared& shared, Sums& sums) {
     const int thread = static_cast<int>(threadIdx.x);
@@ -153,8 +164,8 @@ struct MultistageGemm {
 
   /// Stores the warp's sums; its 16×8 blocks are ordered down the rows first. Of each block a lane holds four
   /// sums: two adjacent ones in each of two rows, eight rows apart.
-  __device__ static void store_tile(const Output& output, const TileSpot& tile, Shared& shared,
-                                    const Sums& sums) {
+  __device__ static void store_tile(const Output& output, const TileSpot& tile, std::int32_t live,
+                                    Shared& shared, const Sums& sums) {
     constexpr int blocks_m = Warp::kM / 16, blocks_n = Warp::kN / 8;
     Staging& staging = shared.staging[warp()];
 #pragma unroll
@@ -167,19 +178,20 @@ struct MultistageGemm {
           *reinterpret_cast<float2*>(&staging[i * 8 + lane() / 4][n * 8 + lane() % 4 * 2]) = {x[0], x[1]};
         }
       __syncwarp();
-      store_staged(output, tile, warp() % 2 * Warp::kM + first, staging);
+      store_staged(output, tile, live, warp() % 2 * Warp::kM + first, staging);
       __syncwarp();
     }
   }
 
   /// Stores the warp's columns of the rows that it staged, from the tile's `first_row` on. Each lane stores
   /// eight columns of the output.
-  __device__ static void store_staged(const Output& output, const TileSpot& tile, int first_row,
-                                      const Staging& staging) {
+  __device__ static void store_staged(const Output& output, const TileSpot& tile, std::int32_t live,
+                                      int first_row, const Staging& staging) {
     const int cols = output.gated() ? Columns::gated_cols : Warp::kN, per_row = cols / Output::width;
     const int column = lane() % per_row * Output::width;
 #pragma unroll 1
     for (int row = lane() / per_row; row < staged_rows; row += 32 / per_row) {
+      if (Counted && first_row + row >= live) return;
       typename Output::Sums x, up;
       load_staged(x, &staging[row][column]);
       if (output.gated()) load_staged(up, &staging[row][Columns::gated_cols + column]);

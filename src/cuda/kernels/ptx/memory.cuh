@@ -13,6 +13,12 @@ __device__ __forceinline__ std::uint32_t load_acquire_gpu(const std::uint32_t* a
   return value;
 }
 
+__device__ __forceinline__ std::uint64_t load_acquire_gpu(const std::uint64_t* at) {
+  std::uint64_t value;
+  asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
+  return value;
+}
+
 __device__ __forceinline__ std::uint32_t load_acquire_sys(const std::uint32_t* at) {
   std::uint32_t value;
   asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
@@ -55,6 +61,17 @@ __device__ __forceinline__ void add_release_gpu(std::uint32_t* at, std::uint32_t
 
 __device__ __forceinline__ void add_release_sys(std::uint32_t* at, std::uint32_t value) {
   asm volatile("red.release.sys.global.add.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
+}
+
+/// Writes `value` if the word is `expected`; acquires and releases. Returns what the word was.
+__device__ __forceinline__ std::uint64_t exchange_if_equal_gpu(std::uint64_t* at, std::uint64_t expected,
+                                                               std::uint64_t value) {
+  std::uint64_t before;
+  asm volatile("atom.acq_rel.gpu.global.cas.b64 %0, [%1], %2, %3;"
+               : "=l"(before)
+               : "l"(at), "l"(expected), "l"(value)
+               : "memory");
+  return before;
 }
 
 __device__ __forceinline__ void store_release_sys(std::uint32_t* at, std::uint32_t value) {

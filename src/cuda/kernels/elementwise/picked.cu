@@ -1,0 +1,24 @@
+// Instances of the kernels whose sources are picked by an index. Apart from tiles.cu, whose kernels have no
+// index to look at.
+#include "by_type.cuh"
+#include "picked.cuh"
+
+namespace shingle::cuda {
+
+const void* find_picked_kernel(const ElementwiseArgs& args) {
+  if (args.mixed || args.source_type != args.type) return nullptr;
+  if (copies(args))
+    return size_of(args.type) == 2 ? reinterpret_cast<const void*>(tiles_kernel<PickedCopy<std::uint16_t>>)
+                                   : reinterpret_cast<const void*>(tiles_kernel<PickedCopy<std::uint32_t>>);
+  switch (args.type) {
+    case Element::f32:
+      return reinterpret_cast<const void*>(tiles_kernel<PickedSum<float>>);
+    case Element::bf16:
+      return reinterpret_cast<const void*>(tiles_kernel<PickedSum<__nv_bfloat16>>);
+    case Element::f16:
+      return reinterpret_cast<const void*>(tiles_kernel<PickedSum<__half>>);
+  }
+  return nullptr;
+}
+
+}  // namespace shingle::cuda

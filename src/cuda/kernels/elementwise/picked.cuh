@@ -1,0 +1,96 @@
+// Work of the copy warps on a tile whose sources are picked by an index (placement::Indexed).
+#pragma once
+
+#include "move.cuh"
+
+namespace shingle::cuda {
+
+/// What the index says of a row of the grid, for each source.
+__device__ __forceinline__ const std::int32_t* picks_of(const ElementwiseArgs& args, const TileWork& work,
+                                                        int row) {
+  return args.index + (std::int64_t{work.spot.m} * args.tile_rows + row) * args.index_row;
+}
+
+/// Loads a chunk of the row that was picked.
+template <class T, int length>
+__device__ __forceinline__ void load_picked(const ElementwiseArgs& args, const Route& source,
+                                            const TileWork& work, std::int32_t picked, int col,
+                                            Chunk<T, length>& chunk) {
+  const char* const row = source.base + source.shift + picked * source.row_bytes;
+  load(chunk, row + (std::int64_t{work.spot.n} * args.tile_cols + col) * std::int64_t{sizeof(T)},
+       work.cols - col);
+}
+
+/// Copies the rows that one source has. T: any type with the size of an element.
+template <class T>
+struct PickedCopy {
+  static constexpr int batch = Copy<T>::batch, length = Copy<T>::length;
+
+  static __device__ __forceinline__ void survey(const ElementwiseArgs&, const Route*, const TileWork&,
+                                                TileLines&, int) {}
+  static __device__ __forceinline__ void run(const ElementwiseArgs& args, const Route* sources,
+                                             TileRing& ring) {
+    for_each_tile(ring, [&](int, const TileWork& work) { tile(args, sources[0], work); });
+  }
+  /// Looks up a batch before its first load, as Copy does.
+  static __device__ __forceinline__ void tile(const ElementwiseArgs& args, const Route& source,
+                                              const TileWork& work) {
+    for (Walk walk(work, length); walk.row < work.rows;) {
+      std::int32_t picked[batch];
+      Walk ahead = walk;
+#pragma unroll
+      for (int j = 0; j < batch; ++j, ahead.next()) {
+        const int row = min(ahead.row, work.rows - 1);
+        const bool leads = row_of(args.to, work.spot, args.tile_rows, row) != nullptr;
+        const std::int32_t from = *picks_of(args, work, row);
+        picked[j] = (ahead.row < work.rows) & leads ? from : no_row;
+      }
+      Chunk<T, length> chunk[batch];
+      ahead = walk;
+#pragma unroll
+      for (int j = 0; j < batch; ++j, ahead.next())
+        if (picked[j] >= 0) load_picked(args, source, work, picked[j], ahead.chunk * length, chunk[j]);
+#pragma unroll
+      for (int j = 0; j < batch; ++j, walk.next())
+        if (picked[j] >= 0) store_all(args, work, {walk.row, walk.chunk * length}, chunk[j]);
+    }
+  }
+};
+
+/// Sums the rows that the sources have, as Sum does. Rows of tokens that do not exist are not stored.
+template <class T>
+struct PickedSum {
+  static constexpr int length = Sum<T, T>::length, group = Sum<T, T>::group;
+
+  static __device__ __forceinline__ void survey(const ElementwiseArgs&, const Route*, const TileWork&,
+                                                TileLines&, int) {}
+  static __device__ __forceinline__ void run(const ElementwiseArgs& args, const Route* sources,
+                                             TileRing& ring) {
+    for_each_tile(ring, [&](int, const TileWork& work) { tile(args, sources, work); });
+  }
+  static __device__ __forceinline__ void tile(const ElementwiseArgs& args, const Route* sources,
+                                              const TileWork& work) {
+    for (Walk walk(work, length); walk.row < work.rows; walk.next()) {
+      const std::int32_t* const picks = picks_of(args, work, walk.row);
+      if (*picks == no_token) continue;
+      const Spot at{walk.row, walk.chunk * length};
+      float x[length] = {};
+      const Factors factors(args, work, walk.row);
+      for (int s = 0; s < args.source_count; s += group) {
+        Chunk<T, length> chunk[group];
+        std::int32_t picked[group];
+#pragma unroll
+        for (int i = 0; i < group; ++i) picked[i] = s + i < args.source_count ? picks[s + i] : no_row;
+#pragma unroll
+        for (int i = 0; i < group; ++i)
+          if (picked[i] >= 0) load_picked(args, sources[s + i], work, picked[i], at.col, chunk[i]);
+#pragma unroll
+        for (int i = 0; i < group; ++i)
+          if (picked[i] >= 0) add(x, chunk[i], factors.of(s + i));
+      }
+      store_all(args, work, at, finished<T>(args, work, at.col, x));
+    }
+  }
+};
+
+}  // namespace shingle::cuda

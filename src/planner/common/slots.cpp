@@ -1,0 +1,90 @@
+#include "slots.hpp"
+
+#include <numeric>
+#include <utility>
+
+namespace shingle::planner {
+namespace {
+
+std::vector<std::int64_t> slots_by_rank(const Routing& routing) {
+  return std::vector<std::int64_t>(static_cast<std::size_t>(routing.world()), routing.rows(0));
+}
+
+Placement picked(const Slice& rows, const Slice& index) {
+  return {rows, placement::Indexed{index}};
+}
+
+}  // namespace
+
+std::int32_t live_element(const Routing& routing, int rank, int source, int weight) {
+  if (routing.capacity() == 0) return -1;
+  const int row = source == rank ? routing.world() + rank : source;
+  return row * routing.experts_per_rank() + weight;
+}
+
+Slots::Slots(Builder& build)
+    : build_(build),
+      routing_(*build.problem().routing),
+      row_of_(build.typed_buffer("row_of", DType::i32, slots_by_rank(routing_), 1)),
+      slot_of_(build.typed_buffer("slot_of", DType::i32, build.problem().m, build.problem().experts.topk)),
+      live_(build.typed_buffer("live", DType::i32, 2 * std::int64_t{build.world()},
+                               build.problem().weights())) {}
+
+void Slots::assign(int rank) const {
+  build_.step(rank, compute_lane,
+              AssignSlots{build_.all(build_.topk_ids, rank), build_.all(row_of_, rank),
+                          build_.all(slot_of_, rank), counts_to(rank), build_.all(build_.dropped, rank)});
+}
+
+Placement Slots::tokens(int rank) const {
+  return picked(build_.all(build_.a, rank), build_.all(row_of_, rank));
+}
+
+Placement Slots::tokens(int rank, int to) const {
+  const std::int64_t rows = routing_.count_to_rank(rank, to);
+  return picked(build_.all(build_.a, rank), build_.rows(row_of_, rank, to * rows, rows));
+}
+
+Placement Slots::by_expert(int rank, const Slice& rows) const {
+  RowMap map;  // a run of `capacity` rows for each expert
+  map.world = routing_.experts_per_rank();
+  map.block = map.len = routing_.capacity();
+  map.stride = routing_.world() * routing_.capacity();
+  map.base = rank * routing_.capacity();
+  map.limit = rows.rows;
+  return {rows, placement::Matrix{map}};
+}
+
+Placement Slots::choice(int rank, std::int64_t choice, const Slice& products) const {
+  Slice index = build_.all(slot_of_, rank);
+  index.col = choice;
+  index.cols = 1;
+  return picked(products, index);
+}
+
+Elementwise Slots::send_counts(int rank, std::int32_t counted) const {
+  const int world = build_.world();
+  Elementwise pass;
+  pass.grid = make_grid(world, routing_.experts_per_rank(), 1, routing_.experts_per_rank());
+  pass.from.push_back(Builder::in_place(counts_to(rank)));
+  RowMap one_each = RowMap::identity(world);
+  one_each.stride = 1;
+  pass.to = {build_.rows(live_, rank, rank, 1), placement::Owners{one_each}};
+  if (counted >= 0) {
+    TileNotify notify{counted, {}, std::vector<std::int64_t>(static_cast<std::size_t>(world))};
+    std::iota(notify.ends.begin(), notify.ends.end(), 1);
+    notify.entries.assign(notify.ends.size(), rank);
+    notify.owners.resize(notify.ends.size());
+    std::iota(notify.owners.begin(), notify.owners.end(), 0);
+    pass.notify.push_back(std::move(notify));
+  }
+  pass.resources = {1, 1};
+  return pass;
+}
+
+void Slots::return_counts(int rank) const {
+  if (build_.counts >= 0)
+    build_.step(rank, compute_lane, build_.copy(counts_from(rank), build_.all(build_.counts, rank)));
+}
+
+}  // namespace shingle::planner

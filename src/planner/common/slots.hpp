@@ -1,0 +1,44 @@
+// Routing on the device: the step that gives tokens slots, and what its indices and counts are for.
+#pragma once
+
+#include "builder.hpp"
+
+namespace shingle::planner {
+
+/// Element of Slots::live() that counts the rows from a source for one of a rank's experts. -1 without slots.
+std::int32_t live_element(const Routing& routing, int rank, int source, int weight);
+
+/// The indices and counts of a plan's AssignSlots steps.
+class Slots {
+ public:
+  /// Declares their buffers.
+  explicit Slots(Builder& build);
+
+  /// Appends the step that gives the choices of a rank's tokens slots to its compute lane.
+  void assign(int rank) const;
+  /// The tokens of a rank's slots, of all or of those that go to one rank.
+  Placement tokens(int rank) const;
+  Placement tokens(int rank, int to) const;
+  /// Slots of a rank that go to one rank, among the rows by expert there.
+  Placement by_expert(int rank, const Slice& rows) const;
+  /// Products of a choice of a rank's tokens, in a slice that has those of all slots.
+  Placement choice(int rank, std::int64_t choice, const Slice& products) const;
+
+  /// Counts of the rows that a rank multiplies: those from other ranks, a row each, then those of its own
+  /// slots, a row for each rank that they go to.
+  Slice live(int rank) const { return build_.all(live_, rank); }
+  Slice counts_from(int rank) const { return build_.rows(live_, rank, 0, build_.world()); }
+  Slice counts_to(int rank) const { return build_.rows(live_, rank, build_.world(), build_.world()); }
+  /// The pass that stores a rank's counts on all ranks, each of which then finds 1 in entry `rank` of
+  /// `counted`. counted = -1: nobody awaits that.
+  Elementwise send_counts(int rank, std::int32_t counted) const;
+  /// Appends the pass that stores the counts of a rank's rows for the user, if there is such an output.
+  void return_counts(int rank) const;
+
+ private:
+  Builder& build_;
+  const Routing& routing_;
+  std::int32_t row_of_, slot_of_, live_;
+};
+
+}  // namespace shingle::planner

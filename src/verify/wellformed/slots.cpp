@@ -1,0 +1,63 @@
+// Well-formed: routing on the device, and the indices and counts that it makes.
+#include "step.hpp"
+
+namespace shingle::wellformed {
+
+/// Counts of a grouped product's rows that have a token: all groups have one, or none.
+void StepCheck::live(const Gemm& g) const {
+  const bool counted = g.live != Slice{};
+  if (counted) numbers({"live"}, g.live, g.live.rows, g.live.cols);
+  for (std::size_t i = 0; i < g.groups.size(); ++i)
+    require(counted ? g.groups[i].live >= 0 && g.groups[i].live < g.live.rows * g.live.cols
+                    : g.groups[i].live == -1,
+            {"groups", i, "live"}, "{} is none of the {} counts", g.groups[i].live,
+            counted ? g.live.rows * g.live.cols : 0);
+}
+
+/// A matrix of indices or counts in the step's own memory.
+void StepCheck::numbers(const Field& field, const Slice& s, std::int64_t rows, std::int64_t cols) const {
+  own(field, s);
+  require(buffer(s).dtype == DType::i32, field, "{}, not i32", name(buffer(s).dtype));
+  require(s.rows == rows && s.cols == cols, field, "{}x{}, not {}x{}", s.rows, s.cols, rows, cols);
+}
+
+void StepCheck::operator()(const AssignSlots& r) const {
+  require(!plan_.workload() && plan_.problem().has_slots(), {"ids"}, "the problem has no capacity");
+  const Problem& p = plan_.problem();
+  numbers({"ids"}, r.ids, p.m, p.experts.topk);
+  numbers({"row_of"}, r.row_of, p.routing->rows(rank_), 1);
+  numbers({"slot_of"}, r.slot_of, p.m, p.experts.topk);
+  numbers({"counts"}, r.counts, p.world, p.weights());
+  numbers({"dropped"}, r.dropped, 1, 2);
+  for (const auto& [field, to] : {std::pair{"row_of", &r.row_of},
+                                  {"slot_of", &r.slot_of},
+                                  {"counts", &r.counts},
+                                  {"dropped", &r.dropped}})
+    store({field}, *to);
+  resources(r.resources);
+}
+
+/// Rows of a source that an index picks, and sources that are indices or counts.
+void StepCheck::picks(const Elementwise& e, std::size_t source) const {
+  const Placement& from = e.from[source];
+  const Field field{"from", source};
+  if (is_indexed(from)) {
+    require(!row_wise(e), field, "a row-wise pass picks no rows by an index");
+    require(from.slice.rank == rank_, field, "picks rows of rank {}, not the step's own", from.slice.rank);
+    require(from.slice.buffer != e.to.slice.buffer, field, "picks rows of '{}', to which the pass stores",
+            buffer(from.slice).name);
+  }
+  const bool numbers = !is_floating(buffer(from.slice).dtype);
+  require(numbers == !is_floating(buffer(e.to.slice).dtype), field, "{}, but `to` is {}",
+          name(buffer(from.slice).dtype), name(buffer(e.to.slice).dtype));
+  require(!numbers || (e.from.size() == 1 && !e.epilogue.any() && !row_wise(e) && e.factors == Slice{}),
+          field, "indices and counts are only moved");
+}
+
+void StepCheck::placed(const Field& field, const Slice&, const placement::Indexed& p,
+                       const TileGrid& g) const {
+  require(field.name == "from", field, "rows are picked by an index: only loads of a pass do so");
+  numbers(field.at("index"), p.index, g.rows, 1);
+}
+
+}  // namespace shingle::wellformed

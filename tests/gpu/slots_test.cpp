@@ -1,0 +1,274 @@
+// Experts whose tokens are routed on the device: the slots of the kernel, and one graph for any routing.
+#include <gtest/gtest.h>
+
+#ifdef SHINGLE_WITH_CUDA
+
+#include "asynchronous.hpp"
+#include "cuda/kernels/assign_slots.hpp"
+#include "cuda/raii/graph.hpp"
+#include "device.hpp"
+#include "shingle/api/context.hpp"
+#include "shingle/base/error.hpp"
+#include "support/random_problem.hpp"
+
+namespace shingle::cuda::test {
+namespace {
+
+using shingle::test::Dice;
+
+/// Results of the kernel, as it and as plan.hpp gives them.
+struct Assigned {
+  std::vector<std::int32_t> row_of, slot_of, counts, dropped;
+  bool operator==(const Assigned&) const = default;
+};
+
+Assigned by_hand(const AssignSlotsArgs& args, const std::vector<std::int32_t>& ids) {
+  Assigned all;
+  all.row_of.assign(static_cast<std::size_t>(args.experts) * args.capacity, -1);
+  all.slot_of.assign(static_cast<std::size_t>(args.most_tokens) * args.choices, -2);
+  all.counts.assign(static_cast<std::size_t>(args.experts), 0);
+  all.dropped.assign(2, 0);
+  for (int choice = 0; choice < args.choices; ++choice)
+    for (int token = 0; token < args.tokens; ++token) {
+      const auto at = static_cast<std::size_t>(token * args.choices + choice);
+      const std::int32_t id = ids[at];
+      all.slot_of[at] = -1;
+      if (id < 0 || id >= args.experts) {
+        all.dropped[1] += id != -1;
+        continue;
+      }
+      std::int32_t& count = all.counts[static_cast<std::size_t>(id)];
+      if (count == args.capacity) {
+        ++all.dropped[0];
+        continue;
+      }
+      all.slot_of[at] = id * args.capacity + count++;
+      all.row_of[static_cast<std::size_t>(all.slot_of[at])] = token;
+    }
+  return all;
+}
+
+TEST(AssignSlots, TakesChoicesInOrder) {
+  if (!gpu_here()) GTEST_SKIP() << "no GPU";
+  Dice dice(1);
+  for (int i = 0; i < 300; ++i) {
+    AssignSlotsArgs args;
+    args.most_tokens = static_cast<std::int32_t>(dice.size(1, i % 10 == 0 ? 9000 : 700));
+    args.tokens = static_cast<std::int32_t>(dice.size(0, args.most_tokens));
+    args.choices = static_cast<std::int32_t>(dice.size(1, i % 20 == 0 ? most_choices : 9));
+    args.experts = static_cast<std::int32_t>(dice.size(1, i % 30 == 0 ? 2000 : 40));
+    args.capacity =
+        static_cast<std::int32_t>(dice.size(1, 2 * args.most_tokens * args.choices / args.experts + 1));
+    std::vector<std::int32_t> ids;
+    const auto favourite = static_cast<std::int32_t>(dice.size(0, args.experts - 1));
+    for (std::int64_t at = 0; at < std::int64_t{args.tokens} * args.choices; ++at)
+      ids.push_back(i % 3 == 0 ? favourite : static_cast<std::int32_t>(dice.size(-2, args.experts)));
+    const Assigned wanted = by_hand(args, ids);
+    const DeviceMemory from = upload(ids);
+    std::vector<DeviceMemory> to;
+    for (const auto* one : {&wanted.row_of, &wanted.slot_of, &wanted.counts, &wanted.dropped})
+      to.push_back(upload(std::vector<std::int32_t>(one->size(), 7)));
+    args.ids = from.get<std::int32_t>();
+    args.row_of = to[0].get<std::int32_t>(), args.slot_of = to[1].get<std::int32_t>();
+    args.counts = to[2].get<std::int32_t>(), args.dropped = to[3].get<std::int32_t>();
+    const Stream stream;
+    check(launch_assign_slots(args, stream.get()), "launch_assign_slots");
+    stream.synchronize();
+    const Assigned found{download<std::int32_t>(to[0]), download<std::int32_t>(to[1]),
+                         download<std::int32_t>(to[2]), download<std::int32_t>(to[3])};
+    ASSERT_EQ(found, wanted) << i << ": " << args.tokens << " tokens, " << args.choices << " of "
+                             << args.experts << " experts, capacity " << args.capacity;
+  }
+}
+
+class SlotsOnGpus : public testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    if (gpus() < GetParam()) GTEST_SKIP() << GetParam() << " GPUs are needed, there are " << gpus();
+    world = make_cuda_world(GetParam());
+  }
+  /// Up to four experts of a rank. Tiles of 64 and 128 rows end within the slots of a source.
+  Problem experts(Op op, std::int32_t capacity) const {
+    Problem p{.op = op, .world = GetParam(), .n = 1024, .k = 512, .dtype = DType::bf16, .transpose_b = true};
+    if (p.traits().chains()) p.inner = 768, p.epilogue.activation = Activation::swiglu;
+    p.experts = {4 * GetParam(), 3, capacity};
+    return with_m(p, 300);
+  }
+  std::vector<Params> ways() const {
+    std::vector<Params> ways{SequentialParams{}};
+    if (world->capabilities().remote_memory || GetParam() == 1) {
+      ways.push_back(FusedParams{});
+      ways.push_back(FusedParams{.helpers = 8});
+      ways.push_back(FusedParams{.tile = {.rows = 64, .cols = 256}});
+      ways.push_back(FusedParams{.tile = {.rows = 128, .cols = 256, .order = {Raster::along_n, 8, 2, 1, 0}}});
+    }
+    return ways;
+  }
+  /// What tokens choose, with the corners first: all choose one expert, and nobody chooses any.
+  std::shared_ptr<const Routing> choices(Dice& dice, const Problem& p, int number) const {
+    if (number >= 2)
+      return shingle::test::random_routing(dice, p.world, p.m * p.experts.topk, p.experts.count,
+                                           p.experts.topk);
+    std::vector<std::vector<std::int32_t>> dest(static_cast<std::size_t>(p.world));
+    for (auto& rows : dest)
+      rows.resize(static_cast<std::size_t>(number == 0 ? p.m * p.experts.topk : 0), p.experts.count - 1);
+    return std::make_shared<const Routing>(Routing::to_experts(std::move(dest), p.experts.count));
+  }
+
+  std::unique_ptr<World> world;
+};
+INSTANTIATE_TEST_SUITE_P(Worlds, SlotsOnGpus, testing::Values(1, 2, 4, 8), testing::PrintToStringParamName());
+
+/// The graphs of one call on all local ranks.
+class CapturedCall {
+ public:
+  CapturedCall(Context& context, int op, std::int64_t m, std::span<const Argument> arguments,
+               const Streams& streams)
+      : streams_(streams) {
+    streams.each([&](int, cudaStream_t stream) {
+      check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+    });
+    std::exception_ptr failed;
+    try {
+      context.call(op, m, arguments, streams.handles());
+    } catch (...) {
+      failed = std::current_exception();
+    }
+    streams.each([&](int, cudaStream_t stream) {
+      cudaGraph_t graph = nullptr;
+      const cudaError_t ended = cudaStreamEndCapture(stream, &graph);
+      if (!failed) {
+        check(ended, "cudaStreamEndCapture");
+        check(cudaGraphInstantiate(&graphs_.emplace_back(), graph, 0), "cudaGraphInstantiate");
+      }
+      if (graph != nullptr) cudaGraphDestroy(graph);
+    });
+    if (failed) std::rethrow_exception(failed);
+  }
+  ~CapturedCall() {
+    for (const cudaGraphExec_t graph : graphs_) cudaGraphExecDestroy(graph);
+  }
+  CapturedCall(const CapturedCall&) = delete;
+  CapturedCall& operator=(const CapturedCall&) = delete;
+
+  void replay() const {
+    std::size_t at = 0;
+    streams_.each(
+        [&](int, cudaStream_t stream) { check(cudaGraphLaunch(graphs_[at++], stream), "cudaGraphLaunch"); });
+  }
+
+ private:
+  const Streams& streams_;
+  std::vector<cudaGraphExec_t> graphs_;
+};
+
+void write_ids(World& world, const Inputs& inputs, const Workspace& memory) {
+  for (const int rank : world.local_ranks())
+    write_input(world, inputs, rank, Role::topk_ids, const_cast<void*>(memory.data(rank, Role::topk_ids)));
+}
+
+TEST_P(SlotsOnGpus, OneGraphServesAnyRouting) {
+  constexpr int routings = 100;
+  Dice dice(static_cast<std::uint64_t>(GetParam()));
+  for (const Op op : {Op::alltoall_grouped_gemm, Op::grouped_gemm_alltoall, Op::moe})
+    for (const std::int32_t capacity : {70, 300})
+      for (const Params& params : ways()) {
+        const Problem problem = experts(op, capacity);
+        SCOPED_TRACE(describe(problem) + " by " + describe(params));
+        Context context(*world, {.verify = true, .timeout_us = 20e6});
+        const int declared = context.declare(problem, params);
+        const auto first = random_inputs(problem, 1, Values::integers, choices(dice, problem, 0));
+        Workspace memory(*world, *first);
+        const std::vector<Argument> arguments = memory.arguments(problem);
+        const Streams streams(*world);
+        try {
+          context.call(declared, problem.m, arguments);
+          context.synchronize();
+          const CapturedCall graph(context, declared, problem.m, arguments, streams);
+          for (int number = 0; number < routings && !HasFailure(); ++number) {
+            const auto inputs = random_inputs(problem, 1, Values::integers, choices(dice, problem, number));
+            write_ids(*world, *inputs, memory);
+            memory.poison_outputs();
+            graph.replay();
+            ASSERT_TRUE(streams.wait());
+            const Check result = shingle::check(*inputs, memory.outputs());
+            EXPECT_TRUE(result.passed)
+                << "routing " << number << ": " << result.max_error << " at " << result.worst;
+          }
+        } catch (const Unsupported& reason) {
+          std::printf("unserved: %s\n", reason.what());
+        }
+      }
+}
+
+TEST_P(SlotsOnGpus, GiveTheBitsOfARoutingThatTheHostKnows) {
+  Dice dice(static_cast<std::uint64_t>(10 + GetParam()));
+  const auto results = [&](const Problem& problem, const Params& params,
+                           std::shared_ptr<const Routing> chosen) {
+    const auto inputs = random_inputs(problem, 3, Values::normal, std::move(chosen));
+    Operator op(*world, problem, {.params = params, .timeout_us = 20e6});
+    Workspace memory(*world, *inputs);
+    memory.bind(op);
+    memory.poison_outputs();
+    op.executable().poison();
+    op.run();
+    std::vector<std::vector<std::byte>> bits;
+    for (const Output& output : memory.outputs()) {
+      const auto* const at = static_cast<const std::byte*>(output.memory);
+      if (output.role == Role::out) bits.emplace_back(at, at + bytes_of(problem, Role::out, output.rank));
+    }
+    return bits;
+  };
+  for (int i = 0; i < 10; ++i)
+    for (const Params& params : ways()) {
+      const Problem slots = experts(Op::moe, 900);
+      std::vector<std::vector<std::int32_t>> dest(static_cast<std::size_t>(slots.world));
+      for (auto& rows : dest)
+        for (std::int64_t row = 0; row < slots.m * slots.experts.topk; ++row)
+          rows.push_back(static_cast<std::int32_t>(dice.size(0, slots.experts.count - 1)));
+      Problem known = slots;
+      known.experts.capacity = 0;
+      known.routing =
+          std::make_shared<const Routing>(Routing::to_experts(std::move(dest), slots.experts.count));
+      try {
+        EXPECT_EQ(results(slots, params, known.routing), results(known, params, {})) << describe(params);
+      } catch (const Unsupported& reason) {
+        std::printf("unserved: %s\n", reason.what());
+      }
+    }
+}
+
+TEST_P(SlotsOnGpus, ARankMayHaveFewerTokens) {
+  Dice dice(static_cast<std::uint64_t>(20 + GetParam()));
+  for (const Params& params : ways()) {
+    const Problem problem = experts(Op::moe, 60);
+    Context context(*world, {.timeout_us = 20e6});
+    const int declared = context.declare(problem, params);
+    for (int i = 0; i < 20 && !HasFailure(); ++i) {
+      const auto chosen = choices(dice, problem, i);
+      const auto inputs = random_inputs(problem, static_cast<std::uint64_t>(i), Values::integers, chosen);
+      Workspace memory(*world, *inputs);
+      for (const int rank : world->local_ranks())  // the reference has zeros for tokens that no rank has
+        world->fill(rank, const_cast<void*>(memory.data(rank, Role::out)), 0,
+                    static_cast<std::size_t>(bytes_of(problem, Role::out, rank)));
+      std::vector<Argument> arguments = memory.arguments(problem);
+      for (Argument& one : arguments)
+        if (counts_tokens(problem, one.role))
+          one.matrix.shape.rows = chosen->rows(one.rank) / problem.experts.topk;
+      try {
+        context.call(declared, problem.m, arguments);
+      } catch (const Unsupported& reason) {
+        std::printf("unserved: %s\n", reason.what());
+        break;
+      }
+      context.synchronize();
+      const Check result = shingle::check(*inputs, memory.outputs());
+      EXPECT_TRUE(result.passed) << "call " << i << ": " << result.max_error << " at " << result.worst;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shingle::cuda::test
+
+#endif

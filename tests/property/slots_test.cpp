@@ -1,0 +1,300 @@
+// Experts whose tokens are routed on the device: any ids are right, or their drops are counted.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "api/workspace.hpp"
+#include "check/slots.hpp"
+#include "shingle/api/context.hpp"
+#include "shingle/base/error.hpp"
+#include "shingle/planner/planner.hpp"
+#include "support/host_runs.hpp"
+#include "support/random_problem.hpp"
+
+namespace shingle::slots_test {
+namespace {
+
+using test::Dice;
+using ::testing::HasSubstr;
+
+constexpr Op operators[] = {Op::alltoall_grouped_gemm, Op::grouped_gemm_alltoall, Op::moe};
+
+/// Experts of up to eight ranks with any capacity, also one that most choices do not fit.
+Problem random_slots(Dice& dice, int most_ranks = 8) {
+  Problem problem;
+  do problem = test::random_problem(dice, {.world = most_ranks, .m = 40, .n = 40, .k = 32});
+  while (!problem.traits().takes_capacity());
+  test::give_capacity(dice, problem, 40);
+  return problem;
+}
+
+/// What tokens choose: some ranks may have fewer tokens than m, or none.
+std::shared_ptr<const Routing> random_choices(Dice& dice, const Problem& problem) {
+  return test::random_routing(dice, problem.world, problem.m * problem.experts.topk, problem.experts.count,
+                              problem.experts.topk);
+}
+
+Params random_form(Dice& dice, const Problem& problem) {
+  if (test::chance(dice, 30)) return SequentialParams{};
+  auto fused = std::get<FusedParams>(test::random_params(dice, problem, Mechanism::fused));
+  fused.helpers = std::min(fused.helpers, 1);  // of two workers
+  return fused;
+}
+
+TEST(Slots, AreRightForAnyRouting) {
+  Dice dice(11);
+  for (int i = 0; i < 500 && !testing::Test::HasFailure(); ++i) {
+    SCOPED_TRACE(i);
+    const Problem problem = random_slots(dice);
+    test::expect_right(problem, {random_form(dice, problem)}, random_choices(dice, problem));
+  }
+}
+
+TEST(Slots, SpanSeveralTilesEach) {
+  Dice dice(12);
+  for (const Op op : operators) {
+    Problem problem{.op = op, .world = 2, .n = 24, .k = 40, .experts = {4, 2, 300}};
+    if (problem.traits().chains()) problem.inner = 16;
+    problem = with_m(problem, 700);
+    for (int i = 0; i < 3; ++i) {
+      const auto choices = random_choices(dice, problem);
+      const FusedParams clusters{.tile = {.rows = 32, .cols = 16, .order = {Raster::along_n, 4, 2, 1, 0}}};
+      test::expect_right(
+          problem, {SequentialParams{}, FusedParams{.tile = {.rows = 64, .cols = 16}}, clusters}, choices);
+    }
+  }
+}
+
+TEST(Slots, AreProvenForAnyTilesAndOrder) {
+  Dice dice(13);
+  for (int i = 0; i < 150; ++i) {
+    const Problem problem = random_slots(dice, 6);
+    const Machine machine = test::random_machine(dice);
+    for (const Mechanism mechanism : {Mechanism::sequential, Mechanism::fused}) {
+      const auto plan = make_plan(problem, machine, test::random_params(dice, problem, mechanism));
+      if (!plan) continue;  // the machine has too few workers
+      for (const Setting setting : {Setting::alone, Setting::context}) {
+        const Proof proof = verify(*plan, setting);
+        ASSERT_TRUE(proof.ok) << describe(problem) << "\n"
+                              << proof.rule << ": " << proof.failure << "\n"
+                              << to_text(*plan);
+      }
+      EXPECT_EQ(plan_from_json(to_json(*plan)), *plan);
+    }
+  }
+}
+
+/// Results of a problem, as bytes.
+std::vector<std::byte> results_of(const Problem& problem, const Params& params,
+                                  std::shared_ptr<const Routing> choices, Role role = Role::out) {
+  const auto world = make_world(problem.world, {.backend = "host", .workers_per_rank = 2});
+  const auto inputs = random_inputs(problem, 3, Values::integers, std::move(choices));
+  Operator op(*world, problem, {.params = params});
+  Workspace memory(*world, *inputs);
+  memory.bind(op);
+  op.run();
+  std::vector<std::byte> all;
+  for (const Output& output : memory.outputs())
+    if (output.role == role) {
+      const auto* const bytes = static_cast<const std::byte*>(output.memory);
+      all.insert(all.end(), bytes, bytes + bytes_of(problem, role, output.rank));
+    }
+  return all;
+}
+
+TEST(Slots, GiveTheBitsOfARoutingThatTheHostKnows) {
+  Dice dice(14);
+  for (int i = 0; i < 30; ++i) {
+    Problem known{.op = Op::moe, .world = static_cast<int>(dice.size(1, 4)), .n = 24, .k = 16, .inner = 12};
+    known.experts = {4 * known.world, 2};
+    std::vector<std::vector<std::int32_t>> dest(static_cast<std::size_t>(known.world));
+    for (auto& rows : dest)
+      for (int row = 0; row < 2 * 20; ++row)
+        rows.push_back(static_cast<std::int32_t>(dice.size(0, known.experts.count - 1)));
+    known.m = 20;
+    known.routing =
+        std::make_shared<const Routing>(Routing::to_experts(std::move(dest), known.experts.count));
+    Problem slots = known;
+    slots.experts.capacity = 40;
+    slots = with_m(slots, known.m);
+    for (const Params& params : {Params(SequentialParams{}), Params(FusedParams{})})
+      EXPECT_EQ(results_of(slots, params, known.routing), results_of(known, params, {}));
+  }
+}
+
+TEST(Slots, CountWhatIsDropped) {
+  // Experts 0 to 3 of two ranks, two slots each: rank 0 sends all to expert 1, rank 1 an id that is none.
+  Problem problem{.op = Op::moe, .world = 2, .n = 8, .k = 8, .inner = 8, .experts = {4, 1, 2}};
+  problem = with_m(problem, 5);
+  const auto choices = std::make_shared<const Routing>(Routing::to_experts({{1, 1, 1, 1, 1}, {0, 3}}, 4));
+  const auto inputs = random_inputs(problem, 1, Values::integers, choices);
+  EXPECT_EQ(wanted_numbers(*inputs, Role::dropped, 0), (std::vector<std::int32_t>{3, 0}));
+  EXPECT_EQ(wanted_numbers(*inputs, Role::dropped, 1), (std::vector<std::int32_t>{0, 0}));
+  const auto world = make_world(2, {.backend = "host"});
+  for (const Params& params : {Params(SequentialParams{}), Params(FusedParams{})}) {
+    Operator op(*world, problem, {.params = params});
+    Workspace memory(*world, *inputs);
+    auto* const ids = static_cast<std::int32_t*>(const_cast<void*>(memory.data(1, Role::topk_ids)));
+    ids[1] = 4, ids[2] = -7;
+    memory.bind(op);
+    memory.poison_outputs();
+    op.run();
+    const auto dropped = [&](int rank) {
+      const auto* const at = static_cast<const std::int32_t*>(memory.data(rank, Role::dropped));
+      return std::vector<std::int32_t>(at, at + 2);
+    };
+    EXPECT_EQ(dropped(0), (std::vector<std::int32_t>{3, 0}));
+    EXPECT_EQ(dropped(1), (std::vector<std::int32_t>{0, 2}));
+    const auto* const out = static_cast<const float*>(memory.data(1, Role::out));
+    for (int col = 8; col < 5 * 8; ++col)
+      EXPECT_EQ(out[col], 0) << "a token without an expert, element " << col;
+  }
+}
+
+/// Matrices of a call in which each rank has its own number of tokens.
+struct Call {
+  std::unique_ptr<Inputs> inputs;
+  std::unique_ptr<Workspace> memory;
+  std::vector<std::int64_t> tokens;
+
+  std::vector<Argument> arguments() const {
+    const Problem& problem = inputs->problem();
+    std::vector<Argument> all = memory->arguments(problem);
+    for (Argument& one : all)
+      if (counts_tokens(problem, one.role))
+        one.matrix.shape.rows = tokens[static_cast<std::size_t>(one.rank)];
+    return all;
+  }
+};
+
+/// True if the bytes behind the rows that a rank has are all set, as they were before the call.
+bool left_alone(const Call& call, int rank) {
+  const Problem& problem = call.inputs->problem();
+  if (!problem.traits().combines()) return true;
+  const auto* const bytes = static_cast<const unsigned char*>(call.memory->data(rank, Role::out));
+  const std::int64_t all = bytes_of(problem, Role::out, rank);
+  const std::int64_t used = all / problem.m * call.tokens[static_cast<std::size_t>(rank)];
+  return std::all_of(bytes + used, bytes + all, [](unsigned char byte) { return byte == 0xff; });
+}
+
+TEST(Slots, OnePlanServesAnyRouting) {
+  Dice dice(15);
+  for (const Op op : operators)
+    for (const Params& params : {Params(SequentialParams{}), Params(FusedParams{.helpers = 1})}) {
+      Problem problem{.op = op, .world = 4, .n = 16, .k = 24, .experts = {8, 2, 6}};
+      if (problem.traits().chains()) problem.inner = 12;
+      problem = with_m(problem, 20);
+      const auto world = make_world(4, {.backend = "host", .workers_per_rank = 2});
+      Context context(*world, {.verify = true});
+      const int declared = context.declare(problem, params);
+      const Plan* const plan = &context.plan(declared, problem.m);
+      std::vector<Call> calls;
+      for (int i = 0; i < 100; ++i) {
+        const auto choices = random_choices(dice, problem);
+        Call& call = calls.emplace_back();
+        call.inputs = random_inputs(problem, static_cast<std::uint64_t>(i), Values::normal, choices);
+        call.memory = std::make_unique<Workspace>(*world, *call.inputs);
+        call.memory->poison_outputs();
+        for (int rank = 0; rank < 4; ++rank) {
+          call.tokens.push_back(choices->rows(rank) / problem.experts.topk);
+          // Matrices end with the last token: what lies behind belongs to others.
+          for (const Role role : {Role::topk_ids, Role::a}) {
+            if (!counts_tokens(problem, role)) continue;
+            auto* const at = static_cast<std::byte*>(const_cast<void*>(call.memory->data(rank, role)));
+            const std::int64_t all = bytes_of(problem, role, rank);
+            const std::int64_t used = all / problem.m * call.tokens.back();
+            std::memset(at + used, role == Role::a ? 0xff : 0, static_cast<std::size_t>(all - used));
+          }
+        }
+        context.call(declared, problem.m, call.arguments());
+      }
+      context.synchronize();
+      EXPECT_EQ(&context.plan(declared, problem.m), plan);
+      for (const Call& call : calls) {
+        for (int rank = 0; rank < 4; ++rank) EXPECT_TRUE(left_alone(call, rank));
+        // The reference has rows of zeros for tokens that no rank has.
+        if (problem.traits().combines())
+          for (int rank = 0; rank < 4; ++rank) {
+            auto* const out = static_cast<std::byte*>(const_cast<void*>(call.memory->data(rank, Role::out)));
+            const std::int64_t all = bytes_of(problem, Role::out, rank);
+            const std::int64_t used = all / problem.m * call.tokens[static_cast<std::size_t>(rank)];
+            std::memset(out + used, 0, static_cast<std::size_t>(all - used));
+          }
+        const Check result = check(*call.inputs, call.memory->outputs());
+        EXPECT_TRUE(result.passed) << describe(problem) << ": " << result.max_error << " at " << result.worst;
+      }
+    }
+}
+
+TEST(Slots, TakeMatricesOfAsManyTokensEach) {
+  Problem problem{.op = Op::moe, .world = 1, .n = 8, .k = 8, .inner = 8, .experts = {2, 1, 2}};
+  problem = with_m(problem, 4);
+  const auto world = make_world(1, {.backend = "host"});
+  Context context(*world, {});
+  const int op = context.declare(problem);
+  const auto inputs = random_inputs(problem, 1);
+  Workspace memory(*world, *inputs);
+  const auto call = [&](Role role, std::int64_t rows) {
+    std::vector<Argument> all = memory.arguments(problem);
+    for (Argument& one : all)
+      if (one.role == role) one.matrix.shape.rows = rows;
+    context.call(op, problem.m, all);
+  };
+  const auto refuses = [&](Role role, std::int64_t rows, const std::string& why) {
+    EXPECT_THAT([&] { call(role, rows); }, ::testing::ThrowsMessage<InvalidArgument>(HasSubstr(why)));
+  };
+  refuses(Role::a, 3, "matrix 'a' of rank 0: 3 rows given, but topk_ids has 4");
+  refuses(Role::topk_ids, 3, "4 rows given, but topk_ids has 3");
+  refuses(Role::topk_ids, 5, "5x1 i32 given, expected 4x1 i32");
+  refuses(Role::dropped, 0, "0x2 i32 given, expected 1x2 i32");
+  EXPECT_THAT([&] { context.call(op, problem.routing, memory.arguments(problem)); },
+              ::testing::ThrowsMessage<InvalidArgument>(HasSubstr("routes on the device")));
+  call(Role::a, 4);
+  context.synchronize();
+}
+
+TEST(Slots, RefuseWhatTheyDoNotHave) {
+  const auto refused = [](const std::string& why, const std::function<void(Problem&)>& edit) {
+    Problem problem{.op = Op::moe, .world = 2, .n = 8, .k = 8, .inner = 8, .experts = {4, 2, 3}};
+    problem = with_m(problem, 6);
+    EXPECT_NO_THROW(problem.validate());
+    edit(problem);
+    EXPECT_THAT([&] { problem.validate(); }, ::testing::ThrowsMessage<InvalidArgument>(HasSubstr(why)));
+  };
+  refused("the routing has 3 slots for each expert, the operator a capacity of 4",
+          [](Problem& p) { p.experts.capacity = 4; });
+  refused("the routing has 3 slots for each expert, the operator a capacity of 0",
+          [](Problem& p) { p.experts.capacity = 0; });
+  refused("capacity = -1 must not be negative", [](Problem& p) { p.experts.capacity = -1; });
+  refused("capacity = 3, but moe-tp needs a routing of the host", [](Problem& p) { p.op = Op::moe_tp; });
+  refused("m = 0 is outside [1, 2147483647]", [](Problem& p) { p.m = 0; });
+  refused("dtype = i32 is not f32, bf16 or f16", [](Problem& p) { p.dtype = DType::i32; });
+  const Problem problem =
+      with_m({.op = Op::moe, .world = 2, .n = 8, .k = 8, .inner = 8, .experts = {4, 2, 3}}, 6);
+  const auto chunked = plan_chunked(problem, {}, {});
+  ASSERT_FALSE(chunked);
+  EXPECT_THAT(chunked.reason(), HasSubstr("chunked does not plan experts with a capacity"));
+}
+
+TEST(Slots, ArePushedByWorkers) {
+  const Problem problem =
+      with_m({.op = Op::moe, .world = 2, .n = 8, .k = 8, .inner = 8, .experts = {4, 2, 3}}, 6);
+  const Plan plan = plan_fused(problem, {}, {.comm_rows = 4, .mover = Mover::copy_engine}).value();
+  const auto params = std::get<FusedParams>(params_of(plan));
+  EXPECT_EQ(params.mover, Mover::store);
+  EXPECT_EQ(params.comm_rows, 0);
+  for (const RankPlan& rank : plan.ranks)
+    for (const Lane& lane : rank.lanes) EXPECT_EQ(lane.kind, LaneKind::compute) << lane.name;
+}
+
+TEST(Slots, NeedNoMoreThanTheTokensOfACall) {
+  const Problem problem =
+      with_m({.op = Op::moe, .world = 2, .n = 8, .k = 8, .inner = 8, .experts = {4, 2, 64}}, 100);
+  EXPECT_EQ(problem.experts.capacity, 64);
+  EXPECT_EQ(with_m(problem, 5).experts.capacity, 10);
+  EXPECT_EQ(with_m(problem, 5).routing->rows(0), 40);
+}
+
+}  // namespace
+}  // namespace shingle::slots_test
