@@ -134,16 +134,22 @@ class CapturedCall {
     } catch (...) {
       failed = std::current_exception();
     }
+    std::vector<cudaGraph_t> captured;
+    cudaError_t ended = cudaSuccess;
     streams.each([&](int, cudaStream_t stream) {
-      cudaGraph_t graph = nullptr;
-      const cudaError_t ended = cudaStreamEndCapture(stream, &graph);
-      if (!failed) {
-        check(ended, "cudaStreamEndCapture");
-        check(cudaGraphInstantiate(&graphs_.emplace_back(), graph, 0), "cudaGraphInstantiate");
-      }
-      if (graph != nullptr) cudaGraphDestroy(graph);
+      const cudaError_t error = cudaStreamEndCapture(stream, &captured.emplace_back());
+      if (ended == cudaSuccess) ended = error;
+    });
+    // Not before all captures of this thread have ended: to make a graph is not allowed beside one.
+    std::size_t next = 0;
+    streams.each([&](int, cudaStream_t) {
+      cudaGraph_t const graph = captured[next++];
+      if (graph == nullptr) return;
+      if (!failed && ended == cudaSuccess) ended = cudaGraphInstantiate(&graphs_.emplace_back(), graph, 0);
+      cudaGraphDestroy(graph);
     });
     if (failed) std::rethrow_exception(failed);
+    check(ended, "capture a call");
   }
   ~CapturedCall() {
     for (const cudaGraphExec_t graph : graphs_) cudaGraphExecDestroy(graph);
