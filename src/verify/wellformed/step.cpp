@@ -107,12 +107,12 @@ void StepCheck::operator()(const Gemm& g) const {
   }
   require(buffer(g.a).dtype == buffer(g.b).dtype, {"b"}, "{}, but A is {}", name(buffer(g.b).dtype),
           name(buffer(g.a).dtype));
-  require(is_floating(buffer(g.a).dtype) && is_floating(buffer(g.out.slice).dtype), {"a"},
-          "i32, which no product has");
   if (g.groups.empty()) row_map({"a_rows"}, g.a_rows, g.grid.rows, m);
   vector({"bias"}, g.bias, g.epilogue.bias, n);
   placement({"out"}, g.out, placed_rows(g));
   store({"out"}, g.out.slice);
+  require(is_floating(buffer(g.a).dtype) && is_floating(buffer(g.out.slice).dtype), {"a"},
+          "i32, which no product has");
   hooks(g.gates, g.notify, g.grid);
   resources(g.resources);
 }
