@@ -171,7 +171,6 @@ void StepCheck::operator()(const Elementwise& e) const {
   for (std::size_t i = 0; i < e.from.size(); ++i) {
     one_rank({"from", i}, e.from[i]);
     placement({"from", i}, e.from[i], e.grid);
-    picks(e, i);
   }
   if (e.factors != Slice{}) {
     own({"factors"}, e.factors);
@@ -184,6 +183,7 @@ void StepCheck::operator()(const Elementwise& e) const {
   const std::int64_t wide = row_wise(e) ? out_cols : 0;
   placement({"to"}, e.to, e.grid, wide);
   store({"to"}, e.to.slice);
+  for (std::size_t i = 0; i < e.from.size(); ++i) picks(e, i);
   vector({"bias"}, e.bias, e.epilogue.bias, e.grid.cols);
   vector({"norm_weight"}, e.norm_weight, e.norm.enabled, out_cols);
   require(!e.norm.enabled || (e.norm.epsilon >= 0 && e.norm.epsilon < 1e30f), {"norm"},
