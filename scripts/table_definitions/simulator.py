@@ -1,6 +1,6 @@
 """Predictions beside measurements, and the cost of a simulation."""
 
-from .common import one, percent, pick, quantile, short, table, us, values_of
+from .common import geomean, one, percent, pick, quantile, short, table, us, values_of
 
 
 @table("simulator-accuracy", "epyc-2core/prediction")
@@ -65,3 +65,16 @@ def tuning_repredict(record):
         errors = [percent(float(row[key])) for key in ("median_error", "p90_error")]
         rows.append([f"`{name}`", row["points"], *errors, mean])
     return ["record", "points", "median error", "p90", "mean"], rows
+
+
+@table("tuning-random", "h200x2/random", "h200x2/random_predicted")
+def tuning_random(confirmed, predicted):
+    """Speed-up over sequential of plans that auto chooses, and the errors of their predictions."""
+    rows = []
+    for name, record in (("`auto --confirm 3`", confirmed), ("`auto`", predicted)):
+        chosen = [row for row in record.rows if row["contender"] == "auto"]
+        ratios = [us(row, "sequential_us") / us(row) for row in chosen]
+        errors = [abs(us(row, "predicted_us") / us(row) - 1) for row in chosen]
+        rows.append([name, len(chosen), f"{geomean(ratios):.3f}, {min(ratios):.3f}",
+                     percent(quantile(errors, 0.5)), percent(quantile(errors, 0.9))])  # fmt: skip
+    return ["", "shapes", "speed-up, least", "median error", "p90"], rows

@@ -134,16 +134,22 @@ class CapturedCall {
     } catch (...) {
       failed = std::current_exception();
     }
+    std::vector<cudaGraph_t> captured;
+    cudaError_t ended = cudaSuccess;
     streams.each([&](int, cudaStream_t stream) {
-      cudaGraph_t graph = nullptr;
-      const cudaError_t ended = cudaStreamEndCapture(stream, &graph);
-      if (!failed) {
-        check(ended, "cudaStreamEndCapture");
-        check(cudaGraphInstantiate(&graphs_.emplace_back(), graph, 0), "cudaGraphInstantiate");
-      }
-      if (graph != nullptr) cudaGraphDestroy(graph);
+      const cudaError_t error = cudaStreamEndCapture(stream, &captured.emplace_back());
+      if (ended == cudaSuccess) ended = error;
+    });
+    // Not before all captures of this thread have ended: to make a graph is not allowed beside one.
+    std::size_t next = 0;
+    streams.each([&](int, cudaStream_t) {
+      cudaGraph_t const graph = captured[next++];
+      if (graph == nullptr) return;
+      if (!failed && ended == cudaSuccess) ended = cudaGraphInstantiate(&graphs_.emplace_back(), graph, 0);
+      cudaGraphDestroy(graph);
     });
     if (failed) std::rethrow_exception(failed);
+    check(ended, "capture a call");
   }
   ~CapturedCall() {
     for (const cudaGraphExec_t graph : graphs_) cudaGraphExecDestroy(graph);
@@ -168,13 +174,14 @@ void write_ids(World& world, const Inputs& inputs, const Workspace& memory) {
 }
 
 TEST_P(SlotsOnGpus, OneGraphServesAnyRouting) {
-  constexpr int routings = 100;
   Dice dice(static_cast<std::uint64_t>(GetParam()));
   for (const Op op : {Op::alltoall_grouped_gemm, Op::grouped_gemm_alltoall, Op::moe})
     for (const std::int32_t capacity : {70, 300})
       for (const Params& params : ways()) {
         const Problem problem = experts(op, capacity);
         SCOPED_TRACE(describe(problem) + " by " + describe(params));
+        // The reference takes most of the time: default params have all routings, others some.
+        const int routings = params == Params{FusedParams{}} ? 100 : 6;
         Context context(*world, {.verify = true, .timeout_us = 20e6});
         const int declared = context.declare(problem, params);
         const auto first = random_inputs(problem, 1, Values::integers, choices(dice, problem, 0));

@@ -62,6 +62,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Sizes{"llama-3-70b", 8192, 80, 64, 8, 128, 28672, true, Activation::swiglu, true},
                       Sizes{"qwen2.5-72b", 8192, 80, 64, 8, 128, 29568, true, Activation::swiglu, true},
                       Sizes{"mixtral-8x7b", 4096, 32, 32, 8, 128, 0, true, Activation::swiglu, true},
+                      Sizes{"mixtral-8x22b", 6144, 56, 48, 8, 128, 0, true, Activation::swiglu, true},
+                      Sizes{"qwen3-30b-a3b", 2048, 48, 32, 4, 128, 0, true, Activation::swiglu, true},
                       Sizes{"gpt-3-175b", 12288, 96, 96, 96, 128, 49152, false, Activation::gelu, false},
                       Sizes{"phi-2", 2560, 32, 32, 32, 80, 10240, false, Activation::gelu, false},
                       Sizes{"mpt-7b", 4096, 32, 32, 32, 128, 16384, false, Activation::gelu, false},
@@ -82,7 +84,7 @@ TEST(Models, AllThatAreShippedAreTested) {
   std::size_t files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(SHINGLE_TEST_SOURCE_DIR "/models"))
     files += entry.path().extension() == ".json";
-  EXPECT_EQ(files, 15u);
+  EXPECT_EQ(files, 17u);
 }
 
 TEST(Models, MixturesHaveTheirExperts) {
@@ -91,6 +93,16 @@ TEST(Models, MixturesHaveTheirExperts) {
   EXPECT_EQ(mixtral.experts_per_token, 2);
   EXPECT_EQ(mixtral.moe_ffn, 14336);
   EXPECT_FALSE(mixtral.has(FeedForward::dense));
+
+  const ModelConfig large = shipped("mixtral-8x22b");
+  EXPECT_EQ(large.experts, 8);
+  EXPECT_EQ(large.moe_ffn, 16384);
+
+  const ModelConfig qwen = shipped("qwen3-30b-a3b");
+  EXPECT_EQ(qwen.experts, 128);
+  EXPECT_EQ(qwen.experts_per_token, 8);
+  EXPECT_EQ(qwen.moe_ffn, 768);
+  EXPECT_EQ(qwen.shared_experts, 0);
 
   const ModelConfig deepseek = shipped("deepseek-moe-16b");
   EXPECT_EQ(deepseek.experts, 64);

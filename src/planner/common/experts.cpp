@@ -174,17 +174,10 @@ TurnGroups groups_in_turn(const Routing& routing, int first, std::int64_t unit, 
   return all;
 }
 
-TileGrid fine_row_blocks(const Builder& build, std::int64_t rows, std::int64_t cols) {
-  constexpr std::int64_t most = 64, least = 8;
-  std::int64_t tall = most;
-  while (tall > least && ceil_div(rows, tall) < 2 * build.workers()) tall /= 2;
-  return make_grid(rows, cols, static_cast<std::int32_t>(tall), static_cast<std::int32_t>(cols));
-}
-
 Elementwise sort_tokens(const Builder& build, int source, const Slice& tokens, const Slice& sorted) {
   const Problem& p = build.problem();
   Elementwise pass;
-  pass.grid = fine_row_blocks(build, p.routing->rows(source), p.k);
+  pass.grid = build.row_blocks(p.routing->rows(source), p.k);
   pass.from.push_back(rows_of_tokens(p, source, tokens));
   pass.to = sorted_rows(p, source, 0, pass.grid, sorted);
   return pass;
@@ -192,7 +185,7 @@ Elementwise sort_tokens(const Builder& build, int source, const Slice& tokens, c
 
 Elementwise combine_sorted(const Builder& build, int source, const Slice& products, const Slice& factors,
                            const Slice& to) {
-  Elementwise pass = combine(fine_row_blocks(build, factors.rows, build.problem().n), factors, to);
+  Elementwise pass = combine(build.row_blocks(factors.rows, build.problem().n), factors, to);
   for (std::int64_t choice = 0; choice < build.problem().experts.topk; ++choice)
     pass.from.push_back(sorted_rows(build.problem(), source, choice * factors.rows, pass.grid, products));
   return pass;

@@ -59,8 +59,6 @@ enum class TurnOf : bool { last, first };
 /// `unit`: rows of a tile, or of a cluster of tiles.
 TurnGroups groups_in_turn(const Routing& routing, int first, std::int64_t unit, TurnOf of);
 
-/// Grid of a pass over complete rows, with enough tiles for all workers.
-TileGrid fine_row_blocks(const Builder& build, std::int64_t rows, std::int64_t cols);
 /// The pass that stores a source's tokens among the rows by expert, once for each choice.
 Elementwise sort_tokens(const Builder& build, int source, const Slice& tokens, const Slice& sorted);
 /// The pass that sums the choices of a source's tokens, from products by expert.

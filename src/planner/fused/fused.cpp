@@ -195,15 +195,17 @@ std::int32_t moving(const Problem& p, const Machine& machine, const FusedParams&
 /// True if all tokens should arrive before the product begins. Its tiles then have rows of all ranks.
 ///
 /// Otherwise a tile has rows of one rank, so that tiles hide the exchange. But the last tile of each rank and
-/// expert is half empty, and all weights are read once for each rank. An empty row of a tile costs N·K
-/// multiply-adds, a hidden row K elements on the link.
+/// expert is half empty, and all weights are read once for each rank. Half a tile of empty rows costs N·K
+/// multiply-adds a row, and a hidden row saves K elements on the link. So wide weights need more rows.
 bool awaits_all_tokens(const Problem& p, const Machine& machine, const FusedParams& params) {
-  constexpr double macs_of_element = 2000;  // GPUs of 2022 and later: while a link moves two bytes
+  // Below this N, rows are few if reading a weight takes longer than multiplying them. Both from H200: 1000
+  // multiply-adds while the link moves a byte, and 160 to 200 rows.
+  constexpr double wide = 4000, tiles = 1.5;
   const auto groups = static_cast<double>(p.world * p.routing->experts());
   double rows = 0;
   for (int rank = 0; rank < p.world; ++rank) rows += static_cast<double>(p.routing->received(rank));
   const double tall = planner::tile_size(machine, params.tile).rows;
-  return rows / groups < 1.5 * tall * std::max(1.0, static_cast<double>(p.b_cols()) / (2 * macs_of_element));
+  return rows / groups < tiles * tall * std::max(1.0, static_cast<double>(p.b_cols()) / wide);
 }
 
 /// The params that the operator uses, including the planner's choices.

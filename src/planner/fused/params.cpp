@@ -32,6 +32,13 @@ std::vector<std::int64_t> comm_rows_to_try(const Tuning<P>& tuning) {
   return {rows, ceil_div(rows, 2), ceil_div(rows, 4), ceil_div(rows, 8)};
 }
 
+/// By default shards go by copy engine, and tokens by size.
+std::vector<Mover> movers_to_try(const Tuning<P>& tuning) {
+  if (!moves_inputs(tuning) && !tuning.problem.traits().slices_experts()) return {};
+  if (dispatches_tokens(tuning.problem)) return {Mover::automatic, Mover::copy_engine, Mover::store};
+  return {Mover::automatic, Mover::store};
+}
+
 std::vector<CommOrder> comm_orders_to_try(const Tuning<P>& tuning) {
   if (gathers(tuning)) return {CommOrder::ring, CommOrder::reverse, CommOrder::interleaved};
   if (!tuning.problem.traits().reduces() || tuning.problem.traits().grouped) return {};
@@ -86,13 +93,9 @@ const planner::ParamTable<FusedParams>& FusedParams::table() {
                           return gathers(tuning) && !tuning.fixed.unregistered ? std::vector{false, true}
                                                                                : std::vector<bool>{};
                         }),
-          row<&P::mover>(
-              "mover", "NAME", "What moves shards and tokens: copy-engine or store (default: by size)",
-              [](const Tuning<P>& tuning) {
-                const bool moves = moves_inputs(tuning) || tuning.problem.traits().slices_experts();
-                return moves ? std::vector{Mover::automatic, Mover::copy_engine, Mover::store}
-                             : std::vector<Mover>{};
-              }),
+          row<&P::mover>("mover", "NAME",
+                         "What moves shards and tokens: copy-engine or store (default: by size)",
+                         movers_to_try),
           row<&P::comm_order>("comm-order", "ORDER",
                               "Order of communication tiles. Gathers: ring (the default), reverse, "
                               "interleaved. Sums: ring, same, interleaved (the default if links are the "

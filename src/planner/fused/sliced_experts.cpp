@@ -82,7 +82,7 @@ class SlicedExperts {
   void sum(int rank) const {
     if (!sums() || tokens(rank) == 0) return;
     Elementwise pass;
-    pass.grid = fine_row_blocks(build_, tokens(rank), p_.n);
+    pass.grid = build_.row_blocks(tokens(rank), p_.n);
     for (int holder = 0; holder < p_.world; ++holder) {
       build_.await(rank, compute_lane, stored_, holder, static_cast<std::uint32_t>(pass.grid.tiles()));
       pass.from.push_back(Builder::in_place(of_source(staging_, rank, holder, tokens(rank))));
@@ -159,7 +159,7 @@ class SlicedExperts {
     TileGate gate{sorted_tiles_, std::move(runs.ends), {}};
     for (const std::int32_t turn : runs.keys) {
       const int source = (rank + turn) % p_.world;
-      const std::int64_t tiles = fine_row_blocks(build_, routing_.rows(source), p_.k).tiles();
+      const std::int64_t tiles = build_.row_blocks(routing_.rows(source), p_.k).tiles();
       gate.entries.push_back(source);
       gate.targets.push_back(turn == 0 ? 0 : static_cast<std::uint32_t>(tiles));
     }

@@ -5,7 +5,7 @@
 namespace shingle::planner {
 namespace {
 
-TokenRange tokens_of(const GlobalRun& run) {
+TokenRange range_of(const GlobalRun& run) {
   return {run.global_row, run.global_row + run.rows};
 }
 
@@ -150,7 +150,7 @@ void RankGradients::append(Run& queries, const Pair& pair, const Slice& keys, co
   build_.step(
       rank_, compute_lane,
       build_.attend_backward(rank_, pair.queries, pair.keys.first, keys, values, {to, to_keys, to_values}));
-  if (!queries.q_direct) queries.sums[0].add({tokens_of(pair.queries), to});
+  if (!queries.q_direct) queries.sums[0].add({range_of(pair.queries), to});
 }
 
 Slice RankGradients::place_of_queries(Run& queries, const GlobalRun& rows) {

@@ -107,12 +107,12 @@ void StepCheck::operator()(const Gemm& g) const {
   }
   require(buffer(g.a).dtype == buffer(g.b).dtype, {"b"}, "{}, but A is {}", name(buffer(g.b).dtype),
           name(buffer(g.a).dtype));
-  require(is_floating(buffer(g.a).dtype) && is_floating(buffer(g.out.slice).dtype), {"a"},
-          "i32, which no product has");
   if (g.groups.empty()) row_map({"a_rows"}, g.a_rows, g.grid.rows, m);
   vector({"bias"}, g.bias, g.epilogue.bias, n);
   placement({"out"}, g.out, placed_rows(g));
   store({"out"}, g.out.slice);
+  require(is_floating(buffer(g.a).dtype) && is_floating(buffer(g.out.slice).dtype), {"a"},
+          "i32, which no product has");
   hooks(g.gates, g.notify, g.grid);
   require(g.epilogue.scale == 1, {"epilogue"}, "a product has no scale, not {}", g.epilogue.scale);
   resources(g.resources);
@@ -172,7 +172,6 @@ void StepCheck::operator()(const Elementwise& e) const {
   for (std::size_t i = 0; i < e.from.size(); ++i) {
     one_rank({"from", i}, e.from[i]);
     placement({"from", i}, e.from[i], e.grid);
-    picks(e, i);
   }
   if (e.factors != Slice{}) {
     own({"factors"}, e.factors);
@@ -187,6 +186,7 @@ void StepCheck::operator()(const Elementwise& e) const {
   const std::int64_t wide = row_wise(e) ? out_cols : 0;
   placement({"to"}, e.to, e.grid, wide);
   store({"to"}, e.to.slice);
+  for (std::size_t i = 0; i < e.from.size(); ++i) picks(e, i);
   vector({"bias"}, e.bias, e.epilogue.bias, e.grid.cols);
   vector({"norm_weight"}, e.norm_weight, e.norm.enabled, out_cols);
   require(!e.norm.enabled || (e.norm.epsilon >= 0 && e.norm.epsilon < 1e30f), {"norm"},

@@ -96,7 +96,7 @@ struct Copy {
     const std::int64_t indented = first_col(args.to, work.spot, args.tile_cols);
     for (Walk walk(work, length); walk.row < work.rows;) {
       const char* from[batch];  // null: nothing to do
-      char* to[batch];          // in the first destination
+      char* to[batch];          // in the first destination; null: not there
       Walk ahead = walk;
 #pragma unroll
       for (int j = 0; j < batch; ++j, ahead.next()) {
@@ -105,9 +105,10 @@ struct Copy {
         const char* const source = row_of(sources[0], work.spot, args.tile_rows, row);
         char* const dest = row_of(args.to, work.spot, args.tile_rows, row);
         // Most rows have no destination in a pass of rows to one rank of several.
-        const bool moves = (ahead.row < work.rows) & (source != nullptr) & (dest != nullptr);
+        const bool leads = (dest != nullptr) | (args.to.dests > 1);
+        const bool moves = (ahead.row < work.rows) & (source != nullptr) & leads;
         from[j] = moves ? source + (skipped + col) * std::int64_t{sizeof(T)} : nullptr;
-        to[j] = dest + (indented + col) * std::int64_t{sizeof(T)};
+        to[j] = dest != nullptr ? dest + (indented + col) * std::int64_t{sizeof(T)} : nullptr;
       }
       Chunk<T, length> chunk[batch];
       ahead = walk;
@@ -117,7 +118,7 @@ struct Copy {
 #pragma unroll
       for (int j = 0; j < batch; ++j, walk.next()) {
         if (from[j] == nullptr) continue;
-        store(chunk[j], to[j], work.cols - walk.chunk * length);
+        if (to[j] != nullptr) store(chunk[j], to[j], work.cols - walk.chunk * length);
         if (args.to.dests > 1) store_all(args, work, {walk.row, walk.chunk * length}, chunk[j], 1);
       }
     }

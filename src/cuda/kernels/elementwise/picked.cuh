@@ -41,7 +41,7 @@ struct PickedCopy {
 #pragma unroll
       for (int j = 0; j < batch; ++j, ahead.next()) {
         const int row = min(ahead.row, work.rows - 1);
-        const bool leads = row_of(args.to, work.spot, args.tile_rows, row) != nullptr;
+        const bool leads = (row_of(args.to, work.spot, args.tile_rows, row) != nullptr) | (args.to.dests > 1);
         const std::int32_t from = *picks_of(args, work, row);
         picked[j] = (ahead.row < work.rows) & leads ? from : no_row;
       }

@@ -9,8 +9,8 @@ namespace shingle::cuda {
 
 /// Finds how many rows of a cluster's tiles have a token. All warps of the cluster must get the same answer,
 /// or some would wait for ever for a tile that others skip. Without gates the counts are there before the
-/// kernel is. With gates a wait may be ended before its count comes. So whoever knows first writes the answer
-/// down, with the epoch, and all others take it from there.
+/// kernel is. With gates a wait may be ended before its count comes. So the first warp that knows the answer
+/// stores it with the epoch, and all other warps load it.
 ///
 /// Memory order: the count is read after an acquire of the tile's gates. The answer is exchanged with acquire
 /// and release, so that a warp which takes it from memory also follows these gates.
