@@ -13,6 +13,10 @@ struct Collect {
   void operator()(const Gemm& step) {
     slices({step.a, step.b});
     place(step.out);
+    if (step.sums.rows > 0) {
+      for (const Placement& from : step.sums.from) place(from);
+      place(step.sums.to);
+    }
     if (step.epilogue.bias) slices({step.bias});
     if (step.live.buffer >= 0) slices({step.live});
     tiles(step.notify);

@@ -223,8 +223,10 @@ struct Placement {
 struct TileGate {
   std::int32_t counter = -1;
   std::vector<std::int64_t> ends;       ///< position at which each group ends
-  std::vector<std::uint32_t> targets;   ///< by group
+  std::vector<std::uint32_t> targets;   ///< by group; 0: nothing to await
   std::vector<std::int32_t> entries{};  ///< by group; empty: group g awaits entry g
+  /// True: of the input, only what the tile adds to its product (TileSums) awaits the gate.
+  bool of_parts = false;
 
   std::int32_t entry(std::int64_t group) const {
     return entries.empty() ? static_cast<std::int32_t>(group) : entries[static_cast<std::size_t>(group)];
@@ -276,6 +278,17 @@ struct RowGroup {
   bool operator==(const RowGroup&) const = default;
 };
 
+/// Tiles of a product that are complete sums: the parts of other ranks are added to the tile's product, which
+/// stays in fp32, in the order of `from`. The sum passes the epilogue and is rounded once.
+struct TileSums {
+  std::int64_t row = 0;           ///< virtual rows [row, row + rows) of the grid: whole tiles
+  std::int64_t rows = 0;          ///< 0: no tile is a sum
+  std::vector<Placement> from{};  ///< parts, by position and row of the grid as Gemm::out
+  Placement to{};                 ///< where sums are stored; the other tiles go to Gemm::out
+
+  bool operator==(const TileSums&) const = default;
+};
+
 /// Tiled product. Virtual row v of the grid is row a_rows(v) of op(A). Columns of the grid are columns of
 /// op(B), or output columns of [gate | up] for swiglu.
 ///
@@ -295,9 +308,10 @@ struct Gemm {
   Slice live{};
   bool transpose_a = false;
   bool transpose_b = false;
-  Epilogue epilogue;
-  Slice bias;  ///< 1×n; used if epilogue.bias
+  Epilogue epilogue;  ///< with `sums`: of the sums only
+  Slice bias;         ///< 1×n; used if epilogue.bias
   Placement out;
+  TileSums sums{};
   std::vector<TileGate> gates;
   std::vector<TileNotify> notify;
   Resources resources{1, 0};
@@ -306,6 +320,15 @@ struct Gemm {
   ComputationKind stands_for = ComputationKind::product;
   bool operator==(const Gemm&) const = default;
 };
+
+/// True if a tile whose first virtual row is `row` is a sum.
+inline bool is_sum(const Gemm& gemm, std::int64_t row) {
+  return row >= gemm.sums.row && row < gemm.sums.row + gemm.sums.rows;
+}
+/// Where a tile whose first virtual row is `row` is stored.
+inline const Placement& stored_at(const Gemm& gemm, std::int64_t row) {
+  return is_sum(gemm, row) ? gemm.sums.to : gemm.out;
+}
 
 /// Columns of op(B): those of the grid, or of gate and up for swiglu.
 inline std::int64_t weight_cols(const Gemm& gemm) {

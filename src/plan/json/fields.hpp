@@ -350,6 +350,7 @@ void fields(auto& f, Is<TileGate> auto& g) {
   f.required("ends", g.ends);
   f.required("targets", g.targets);
   f.optional("entries", g.entries);
+  f.optional("of_parts", g.of_parts);
 }
 
 void fields(auto& f, Is<TileNotify> auto& n) {
@@ -373,6 +374,13 @@ void fields(auto& f, Is<RowGroup> auto& g) {
   f.optional("live", g.live, -1);
 }
 
+void fields(auto& f, Is<TileSums> auto& s) {
+  f.optional("row", s.row);
+  f.optional("rows", s.rows);
+  f.optional("from", s.from);
+  f.optional("to", s.to);
+}
+
 void fields(auto& f, Is<Gemm> auto& g) {
   f.required("grid", g.grid);
   f.required("a", g.a);
@@ -386,6 +394,7 @@ void fields(auto& f, Is<Gemm> auto& g) {
   f.optional("epilogue", g.epilogue);
   f.optional("bias", g.bias);
   f.required("out", g.out);
+  f.optional("sums", g.sums);
   f.optional("gates", g.gates);
   f.optional("notify", g.notify);
   f.optional("resources", g.resources, Gemm{}.resources);
