@@ -13,7 +13,7 @@ struct Collect {
   void operator()(const Gemm& step) {
     slices({step.a, step.b});
     place(step.out);
-    if (step.sums.rows > 0) {
+    if (!step.sums.from.empty()) {
       for (const Placement& from : step.sums.from) place(from);
       place(step.sums.to);
     }

@@ -67,6 +67,14 @@ bool spreads_by_row(const Placement& at) {
 
 }  // namespace
 
+bool is_sum(const Gemm& gemm, std::int64_t row) {
+  const auto* const owners =
+      gemm.sums.from.empty() ? nullptr : std::get_if<placement::Owners>(&gemm.out.form);
+  if (owners == nullptr) return false;
+  const RowRun first = owners->rows.run_at(row, 1);
+  return first.matrix_row >= 0 && first.matrix_row / owners->rows.stride == gemm.a.rank;
+}
+
 std::string_view name(Mechanism mechanism) {
   return name_in(mechanisms, mechanism);
 }

@@ -278,13 +278,12 @@ struct RowGroup {
   bool operator==(const RowGroup&) const = default;
 };
 
-/// Tiles of a product that are complete sums: the parts of other ranks are added to the tile's product, which
-/// stays in fp32, in the order of `from`. The sum passes the epilogue and is rounded once.
+/// Sums of a product's own tiles with the parts of other ranks. Own tiles are those whose first row
+/// `Gemm::out`, an Owners, would store on the step's rank. Parts are added to the tile's product, which stays
+/// in fp32, in the order of `from`. The sum passes the epilogue and is rounded once.
 struct TileSums {
-  std::int64_t row = 0;           ///< virtual rows [row, row + rows) of the grid: whole tiles
-  std::int64_t rows = 0;          ///< 0: no tile is a sum
-  std::vector<Placement> from{};  ///< parts, by position and row of the grid as Gemm::out
-  Placement to{};                 ///< where sums are stored; the other tiles go to Gemm::out
+  std::vector<Placement> from{};  ///< parts; empty: no tile is a sum
+  Placement to{};                 ///< where sums are stored
 
   bool operator==(const TileSums&) const = default;
 };
@@ -322,9 +321,7 @@ struct Gemm {
 };
 
 /// True if a tile whose first virtual row is `row` is a sum.
-inline bool is_sum(const Gemm& gemm, std::int64_t row) {
-  return row >= gemm.sums.row && row < gemm.sums.row + gemm.sums.rows;
-}
+bool is_sum(const Gemm& gemm, std::int64_t row);
 /// Where a tile whose first virtual row is `row` is stored.
 inline const Placement& stored_at(const Gemm& gemm, std::int64_t row) {
   return is_sum(gemm, row) ? gemm.sums.to : gemm.out;

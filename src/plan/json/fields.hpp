@@ -375,10 +375,8 @@ void fields(auto& f, Is<RowGroup> auto& g) {
 }
 
 void fields(auto& f, Is<TileSums> auto& s) {
-  f.optional("row", s.row);
-  f.optional("rows", s.rows);
-  f.optional("from", s.from);
-  f.optional("to", s.to);
+  f.required("from", s.from);
+  f.required("to", s.to);
 }
 
 void fields(auto& f, Is<Gemm> auto& g) {
