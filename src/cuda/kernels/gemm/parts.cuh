@@ -84,16 +84,20 @@ class TileParts {
     const auto& output = staged.output;
     const std::int64_t left = output.args.cols - std::int64_t{at.n} * output.cols();
     const auto bytes = static_cast<std::uint32_t>(left < output.cols() ? left : output.cols()) * 2;
+    const auto address = [&](int row) -> const char* {  // null: the row is beyond the shard or the grid
+      return output.row_exists(at.m, row) ? output.row_at(from, at, row) : nullptr;
+    };
     std::uint32_t rows = 0;
-    for (int row = lane; row < Rows; row += 32) rows += output.row_exists(at.m, row) ? 1 : 0;
+    CUTLASS_PRAGMA_NO_UNROLL
+    for (int row = lane; row < Rows; row += 32) rows += address(row) != nullptr ? 1 : 0;
     rows = __reduce_add_sync(~0u, rows);
     if (lane == 0) ptx::barrier_arrive_expecting(&landed, rows * bytes);
     __syncwarp();
     const std::uint32_t to = ptx::shared_address(staged.memory.rows), barrier = ptx::shared_address(&landed);
     CUTLASS_PRAGMA_NO_UNROLL
     for (int row = lane; row < Rows; row += 32)
-      if (output.row_exists(at.m, row))
-        ptx::copy_bulk(to + row * Staged::stride, output.row_at(from, at, row), bytes, barrier);
+      if (const char* const part = address(row); part != nullptr)
+        ptx::copy_bulk(to + row * Staged::stride, part, bytes, barrier);
   }
 
   /// Parity of the next phase that this thread waits for, of the one mbarrier of a slot that it waits on.
