@@ -70,7 +70,8 @@ bool weights_early(const Plan& plan, std::int32_t rank, const Lane& lane, std::s
 std::size_t sends_until(const Plan& plan, std::int32_t rank, const Lane& lane, std::size_t step) {
   const auto* const gemm = std::get_if<Gemm>(&lane.steps[step]);
   if (gemm == nullptr || !gemm->gates.empty() || !gemm->notify.empty() || gemm->epilogue != Epilogue{} ||
-      step + 1 >= lane.steps.size() || !counts_arrivals(plan, lane.steps[step + 1]))
+      !gemm->sums.from.empty() || step + 1 >= lane.steps.size() ||
+      !counts_arrivals(plan, lane.steps[step + 1]))
     return 0;
   const std::int32_t product = gemm->out.slice.buffer;
   if (gemm->out.slice.rank != rank || !replicas(gemm->out).empty() ||
@@ -114,8 +115,9 @@ bool may_start_early(const Plan& plan, std::int32_t rank, const Lane& lane, std:
   const auto own_input = [&](const Slice& slice) {
     return slice.rank == rank && is_input(plan.buffers[static_cast<std::size_t>(slice.buffer)].role);
   };
-  return gemm != nullptr && gemm->gates.empty() && own_input(gemm->a) && own_input(gemm->b) &&
-         (!gemm->epilogue.bias || own_input(gemm->bias)) && std::all_of(lane.steps.begin(), at, synchronises);
+  return gemm != nullptr && gemm->gates.empty() && gemm->sums.from.empty() && own_input(gemm->a) &&
+         own_input(gemm->b) && (!gemm->epilogue.bias || own_input(gemm->bias)) &&
+         std::all_of(lane.steps.begin(), at, synchronises);
 }
 
 bool fuse(const Plan& plan, const Elementwise& step, const Elementwise& next) {

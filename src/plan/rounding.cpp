@@ -107,6 +107,14 @@ std::string result_of(const Problem& p, const Rounding& rounding) {
                  "{} summed in fp32 in rank order, bit-identical from run to run{}, and rounded once to {}",
                  p.traits().multiplies() ? " for their way; they are" : "ranks' values are", scaled(p),
                  name(dtype_of(p, Role::out)));
+    case Summing::owner_first:
+      return before_the_product(p) + fmt::format(
+                                         "products accumulate in fp32, and those for other ranks are rounded "
+                                         "once to {} for their way; a "
+                                         "row's owner adds them to its own in fp32, in rank order, "
+                                         "bit-identical from run to run, and "
+                                         "rounds the sum once to {}",
+                                         name(rounding.staged), name(dtype_of(p, Role::out)));
     case Summing::ring:
       return products(p.dtype) +
              fmt::format(
@@ -135,6 +143,10 @@ void add_statements(const Problem& problem, std::vector<Rounding>& all) {
   add_summing(all, Summing::rank_order, problem.dtype);
   if (problem.traits().multiplies() && problem.dtype != DType::f32)
     add_summing(all, Summing::rank_order, DType::f32);
+  if (problem.traits().multiplies() && !combines) {
+    add_summing(all, Summing::owner_first, problem.dtype);
+    if (problem.dtype != DType::f32) add_summing(all, Summing::owner_first, DType::f32);
+  }
   if (problem.traits().multiplies() && !combines) add_summing(all, Summing::ring, problem.dtype);
   add_summing(all, Summing::library, problem.dtype);
 }

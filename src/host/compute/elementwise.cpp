@@ -40,27 +40,23 @@ ElementwiseTask::ElementwiseTask(const Plan& plan, const Elementwise& step, cons
     : plan_(plan),
       step_(step),
       out_cols_(step.epilogue.activation == Activation::swiglu ? step.grid.cols / 2 : step.grid.cols) {
-  for (const Placement& source : step.from) from_.push_back(views(memory, source, epoch));
-  to_ = views(memory, step.to, epoch);
-  to_.at = first_replica(step.to);
+  for (const Placement& at : step.from) {
+    Source& source = from_.emplace_back(Placed(plan, memory, at, epoch));
+    if (const auto* picked = std::get_if<placement::Indexed>(&at.form))
+      source.index = memory.view(picked->index, epoch);
+  }
+  to_ = Placed(plan, memory, step.to, epoch);
   if (step.factors.buffer >= 0) factors_ = memory.view(step.factors, epoch);
   if (step.epilogue.bias) bias_ = memory.view(step.bias, epoch);
   if (step.norm.enabled) weight_ = memory.view(step.norm_weight, epoch);
   if (step.norm.residual) {
-    residual_ = views(memory, step.residual, epoch);
-    sum_ = views(memory, step.sum, epoch);
+    residual_ = Placed(plan, memory, step.residual, epoch);
+    sum_ = Placed(plan, memory, step.sum, epoch);
   }
 }
 
-ElementwiseTask::Views ElementwiseTask::views(const Memory& memory, const Placement& at,
-                                              std::uint32_t epoch) const {
-  Views views{at, std::vector<View>(plan_.ranks.size()),
-              plan_.buffers[static_cast<std::size_t>(at.slice.buffer)].dtype};
-  if (const auto* picked = std::get_if<placement::Indexed>(&at.form))
-    views.index = memory.view(picked->index, epoch);
-  for (const std::int32_t rank : ranks_of(at, plan_.world()))
-    views.by_rank[static_cast<std::size_t>(rank)] = memory.buffer(at.slice.buffer, rank, epoch);
-  return views;
+PlacedTile ElementwiseTask::tile_at(std::int64_t position) const {
+  return {step_.grid, plan_.routing(), position, step_.grid.rect(step_.grid.tile(position))};
 }
 
 void ElementwiseTask::run(Worker& worker, std::int64_t item) const {
@@ -70,23 +66,8 @@ void ElementwiseTask::run(Worker& worker, std::int64_t item) const {
   } else {
     run_tile(worker, item);
   }
-  if (replicas(step_.to).size() > 1) {
-    const std::int64_t position = rows ? step_.grid.linear({item, 0}) : item;
-    store_again(position, rows ? out_cols_ : step_.grid.rect(step_.grid.tile(position)).cols);
-  }
-}
-
-/// Copies the rows stored on the first destination rank to the other destination ranks.
-void ElementwiseTask::store_again(std::int64_t position, std::int64_t cols) const {
-  const auto view = [&](std::int32_t rank) { return to_.by_rank[static_cast<std::size_t>(rank)]; };
-  const View first = view(to_.at.slice.rank);
-  for_each_piece(step_.to, step_.grid, plan_.routing(), position, [&](const Piece& piece) {
-    if (piece.rank == to_.at.slice.rank) return;
-    const View other = view(piece.rank);
-    for (std::int64_t row = piece.row; row < piece.row + piece.rows; ++row)
-      std::memcpy(other.at(row, piece.col), first.at(row, piece.col),
-                  static_cast<std::size_t>(cols) * size_bytes(to_.type));
-  });
+  const PlacedTile tile = tile_at(rows ? step_.grid.linear({item, 0}) : item);
+  to_.store_again(tile, {0, 0, tile.rect.rows, rows ? out_cols_ : tile.rect.cols});
 }
 
 std::int64_t ElementwiseTask::crossing(int rank, std::int64_t item) const {
@@ -110,7 +91,7 @@ std::int64_t ElementwiseTask::crossing(int rank, std::int64_t item) const {
   const std::int64_t first = rows ? step_.grid.linear({item, 0}) : item;
   const std::int64_t stored = bytes(step_.to, to_.type, first, rows ? out_cols_ : tile_cols(first));
   std::int64_t read = 0;
-  for (const Views& source : from_)
+  for (const Source& source : from_)
     for (std::int64_t n = 0; n < (rows ? step_.grid.tiles_n() : 1); ++n) {
       const std::int64_t position = rows ? step_.grid.linear({item, n}) : item;
       read += bytes(source.at, source.type, position, tile_cols(position));
@@ -118,35 +99,26 @@ std::int64_t ElementwiseTask::crossing(int rank, std::int64_t item) const {
   return larger(stored, read);  // a link carries both directions at once
 }
 
-void ElementwiseTask::locate(const Views& views, std::int64_t position, std::byte** rows,
-                             std::int64_t count) const {
-  std::fill_n(rows, count, nullptr);
-  for_each_piece(views.at, step_.grid, plan_.routing(), position, [&](const Piece& piece) {
-    const View& view = views.by_rank[static_cast<std::size_t>(piece.rank)];
-    for (std::int64_t i = 0; i < piece.rows; ++i)
-      rows[piece.tile_row + i] = view.at(piece.row + i, piece.col);
-  });
-}
-
-/// As locate(), for rows that are picked by an index.
-void ElementwiseTask::pick(const Views& views, const TileRect& tile, std::byte** rows) const {
-  const Slice& slice = views.at.slice;
-  const View& view = views.by_rank[static_cast<std::size_t>(slice.rank)];
+/// As Placed::locate(), for rows that are picked by an index.
+void ElementwiseTask::pick(const Source& source, const TileRect& tile, std::byte** rows) const {
+  const Slice& slice = source.at.slice;
+  const View& view = source.on(slice.rank);
   for (std::int64_t i = 0; i < tile.rows; ++i) {
-    const std::int32_t row = number(views.index, tile.row + i);
+    const std::int32_t row = number(source.index, tile.row + i);
     rows[i] = row < 0 ? nullptr : view.at(slice.row + row, slice.col + tile.col);
   }
 }
 
 /// False for a row of the grid that an index says the rank does not have.
 bool ElementwiseTask::exists(std::int64_t row) const {
-  return std::ranges::none_of(from_, [&](const Views& views) {
-    return views.index.data != nullptr && number(views.index, row) < -1;
+  return std::ranges::none_of(from_, [&](const Source& source) {
+    return source.index.data != nullptr && number(source.index, row) < -1;
   });
 }
 
 void ElementwiseTask::run_tile(Worker& worker, std::int64_t position) const {
-  const TileRect tile = step_.grid.rect(step_.grid.tile(position));
+  const PlacedTile at = tile_at(position);
+  const TileRect& tile = at.rect;
   const std::size_t sources = step_.from.size(), count = static_cast<std::size_t>(tile.rows);
   worker.rows.resize((sources + 1) * count);
   std::byte** to = worker.rows.data() + sources * count;
@@ -155,9 +127,9 @@ void ElementwiseTask::run_tile(Worker& worker, std::int64_t position) const {
     if (from_[s].index.data != nullptr)
       pick(from_[s], tile, rows);
     else
-      locate(from_[s], position, rows, tile.rows);
+      from_[s].locate(at, rows);
   }
-  locate(to_, position, to, tile.rows);
+  to_.locate(at, to);
 
   const bool weighted = step_.factors.buffer >= 0;
   const bool reorder = sources == 1 && !step_.epilogue.any() && !weighted && from_[0].type == to_.type;
@@ -200,8 +172,8 @@ void ElementwiseTask::run_row_of_tiles(Worker& worker, std::int64_t tile_m) cons
   const auto across = static_cast<std::size_t>(grid.tiles_n());
   worker.rows.resize((sources * across + 3) * count);
   std::byte** next = worker.rows.data();
-  const auto located = [&](const Views& views, std::int64_t n) {
-    locate(views, grid.linear({tile_m, n}), next, corner.rows);
+  const auto located = [&](const Placed& placed, std::int64_t n) {
+    placed.locate(tile_at(grid.linear({tile_m, n})), next);
     return std::exchange(next, next + count);
   };
   for (std::size_t s = 0; s < sources; ++s)

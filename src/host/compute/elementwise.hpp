@@ -9,6 +9,7 @@
 
 #include "host/executor/memory.hpp"
 #include "host/executor/worker.hpp"
+#include "placed.hpp"
 #include "shingle/plan/plan.hpp"
 
 namespace shingle::host {
@@ -24,27 +25,21 @@ class ElementwiseTask {
 
  private:
   struct Rows;
-  /// A placement, with its buffer in the memory of every rank that it reaches.
-  struct Views {
-    Placement at;
-    std::vector<View> by_rank;
-    DType type = DType::f32;
+  struct Source : Placed {
     View index{};  ///< of rows that are picked by an index
   };
-  Views views(const Memory& memory, const Placement& at, std::uint32_t epoch) const;
   void run_tile(Worker& worker, std::int64_t position) const;
   void run_row_of_tiles(Worker& worker, std::int64_t tile_m) const;
-  void store_again(std::int64_t position, std::int64_t cols) const;
-  void locate(const Views& views, std::int64_t position, std::byte** rows, std::int64_t count) const;
-  void pick(const Views& views, const TileRect& tile, std::byte** rows) const;
+  PlacedTile tile_at(std::int64_t position) const;
+  void pick(const Source& source, const TileRect& tile, std::byte** rows) const;
   bool exists(std::int64_t row) const;
   void gather_row(const Worker& worker, std::size_t i, std::size_t count, float* x) const;
   void finish_row(float* x, const Rows& rows, std::int64_t row) const;
 
   const Plan& plan_;
   const Elementwise& step_;
-  std::vector<Views> from_;
-  Views to_, residual_, sum_;  ///< `to_`: only the first of several ranks that receive the same output
+  std::vector<Source> from_;
+  Placed to_, residual_, sum_;
   View factors_, bias_, weight_;
   std::int64_t out_cols_;
 };

@@ -1,7 +1,6 @@
 #include "gemm.hpp"
 
 #include <algorithm>
-#include <cstring>
 
 #include "shingle/plan/placement.hpp"
 #include "vector.hpp"
@@ -23,11 +22,9 @@ GemmTask::GemmTask(const Plan& plan, const Gemm& step, const Memory& memory, Pro
     : plan_(plan),
       step_(step),
       products_(products),
-      to_(first_replica(step.out)),
+      out_(plan, memory, step.out, epoch),
       a_(memory.view(step.a, epoch)),
       b_(memory.view(step.b, epoch)),
-      outs_(plan.ranks.size()),
-      out_type_(plan.buffers[static_cast<std::size_t>(step.out.slice.buffer)].dtype),
       k_(step.transpose_a ? a_.rows : a_.cols),
       gate_cols_(step.grid.cols),
       execution_(execution),
@@ -35,8 +32,9 @@ GemmTask::GemmTask(const Plan& plan, const Gemm& step, const Memory& memory, Pro
       swiglu_(step.epilogue.activation == Activation::swiglu) {
   if (step.epilogue.bias) bias_ = memory.view(step.bias, epoch);
   if (step.live.buffer >= 0) live_ = memory.view(step.live, epoch);
-  for (const std::int32_t rank : ranks_of(step.out, plan.world()))
-    outs_[static_cast<std::size_t>(rank)] = memory.buffer(step.out.slice.buffer, rank, epoch);
+  if (step.sums.from.empty()) return;
+  sums_ = Placed(plan, memory, step.sums.to, epoch);
+  for (const Placement& from : step.sums.from) parts_.emplace_back(plan, memory, from, epoch);
 }
 
 std::int64_t GemmTask::blocks(int workers) const {
@@ -48,8 +46,12 @@ std::int64_t GemmTask::blocks(int workers) const {
 }
 
 /// The tile at a position, without rows that have no token. Its gates have opened.
-ProductTile GemmTask::tile_at(std::int64_t position) const {
-  ProductTile tile = product_tile(step_, step_.grid.tile(position));
+GemmTask::OutputTile GemmTask::tile_at(std::int64_t position) const {
+  OutputTile tile{product_tile(step_, step_.grid.tile(position)), position, false, true, &out_};
+  if (!parts_.empty()) {
+    tile.sum = tile.finishes = is_sum(step_, tile.rect.row);
+    if (tile.sum) tile.out = &sums_;
+  }
   if (live_.data == nullptr || tile.group == nullptr) return tile;
   const std::int64_t element = tile.group->live;
   const auto* const count =
@@ -59,63 +61,38 @@ ProductTile GemmTask::tile_at(std::int64_t position) const {
 }
 
 void GemmTask::run(Worker& worker, std::int64_t position, std::int64_t block, std::int64_t blocks) const {
-  const ProductTile at = tile_at(position);
-  const TileRect& tile = at.rect;
-  Block part{0, 0, tile.rows, tile.cols};
+  const OutputTile tile = tile_at(position);
+  Block part{0, 0, tile.rect.rows, tile.rect.cols};
   if (blocks > 1) {
     const std::int64_t across = ceil_div(smaller(step_.grid.tile_cols, step_.grid.cols), block_cols);
-    part.row = smaller(block / across * block_rows, tile.rows);
-    part.col = smaller(block % across * block_cols, tile.cols);
-    part.rows = smaller(block_rows, tile.rows - part.row);
-    part.cols = smaller(block_cols, tile.cols - part.col);
+    part.row = smaller(block / across * block_rows, tile.rect.rows);
+    part.col = smaller(block % across * block_cols, tile.rect.cols);
+    part.rows = smaller(block_rows, tile.rect.rows - part.row);
+    part.cols = smaller(block_cols, tile.rect.cols - part.col);
   }
   if (part.rows == 0 || part.cols == 0) return;
-  find_segments(worker, position, part);
-  if (direct(worker.segments)) {
-    run_direct(worker, at, part);
+  find_segments(worker, tile, part);
+  if (tile.sum) find_parts(worker, tile);
+  if (direct(tile, worker.segments)) {
+    run_direct(worker, tile, part);
   } else {
-    run_blocked(worker, at, part);
+    run_blocked(worker, tile, part);
   }
-  if (replicas(step_.out).size() > 1) store_again(position, part);
-}
-
-/// As shingle::for_each_piece, for the tile of the product at a position.
-template <class Visit>
-void GemmTask::for_each_piece(const Placement& at, std::int64_t position, Visit&& visit) const {
-  shingle::for_each_piece(at, step_.grid, plan_.routing(), position, tile_at(position).rect, visit);
-}
-
-/// Copies the block stored on the first destination rank to the other destination ranks.
-void GemmTask::store_again(std::int64_t position, const Block& block) const {
-  const View& first = outs_[static_cast<std::size_t>(to_.slice.rank)];
-  for_each_piece(step_.out, position, [&](const Piece& piece) {
-    if (piece.rank == to_.slice.rank) return;
-    const View& other = outs_[static_cast<std::size_t>(piece.rank)];
-    const std::int64_t from = larger(piece.tile_row, block.row),
-                       to = smaller(piece.tile_row + piece.rows, block.row + block.rows);
-    for (std::int64_t row = piece.row + from - piece.tile_row; row < piece.row + to - piece.tile_row; ++row)
-      std::memcpy(other.at(row, piece.col + block.col), first.at(row, piece.col + block.col),
-                  static_cast<std::size_t>(block.cols) * size_bytes(out_type_));
-  });
+  tile.out->store_again(placed(tile), part);
 }
 
 std::int64_t GemmTask::crossing(std::int64_t position) const {
-  const std::int64_t cols = step_.grid.rect(step_.grid.tile(position)).cols;
-  std::int64_t elements = 0;
-  for_each_piece(step_.out, position, [&](const Piece& piece) {
-    if (piece.rank != step_.a.rank) elements += piece.rows * cols;
-  });
-  return elements * static_cast<std::int64_t>(size_bytes(out_type_));
+  const OutputTile tile = tile_at(position);
+  return tile.out->crossing(placed(tile), step_.a.rank);
 }
 
 /// Intersects the runs of A's rows with the pieces of the output. Drops phantom rows and rows without a
 /// destination.
-void GemmTask::find_segments(Worker& worker, std::int64_t position, const Block& block) const {
+void GemmTask::find_segments(Worker& worker, const OutputTile& tile, const Block& block) const {
   auto& segments = worker.segments;
   segments.clear();
-  const ProductTile tile = tile_at(position);
   const std::int64_t first = block.row, last = block.row + block.rows;
-  for_each_piece(to_, position, [&](const Piece& piece) {
+  tile.out->for_each_piece(placed(tile), [&](const Piece& piece) {
     const std::int64_t from = larger(piece.tile_row, first), to = smaller(piece.tile_row + piece.rows, last);
     if (from >= to) return;
     tile.for_each_a_run(step_, from, to - from, [&](const RowRun& run) {
@@ -127,23 +104,32 @@ void GemmTask::find_segments(Worker& worker, std::int64_t position, const Block&
   });
 }
 
-bool GemmTask::direct(const std::vector<Segment>& segments) const {
-  if (step_.epilogue.any() || !native_ || (out_type_ != a_.type && out_type_ != DType::f32)) return false;
+/// Looks up the rows of all parts, part by part.
+void GemmTask::find_parts(Worker& worker, const OutputTile& tile) const {
+  const auto rows = static_cast<std::size_t>(tile.rect.rows);
+  worker.rows.resize(parts_.size() * rows);
+  for (std::size_t i = 0; i < parts_.size(); ++i)
+    parts_[i].locate(placed(tile), worker.rows.data() + i * rows);
+}
+
+bool GemmTask::direct(const OutputTile& tile, const std::vector<Segment>& segments) const {
+  if ((tile.finishes && step_.epilogue.any()) || tile.sum) return false;
+  if (!native_ || (tile.out->type != a_.type && tile.out->type != DType::f32)) return false;
   return segments.size() <= 1 ||
          std::ranges::all_of(segments, [](const Segment& s) { return s.rows >= least_direct_rows; });
 }
 
-void GemmTask::run_direct(Worker& worker, const ProductTile& tile, const Block& block) const {
+void GemmTask::run_direct(Worker& worker, const OutputTile& tile, const Block& block) const {
   const Operand b = b_operand(worker, tile, tile.rect.col + block.col, block.cols, 0);
   for (const Segment& segment : worker.segments) {
     const Operand a = a_operand(worker, {&segment, 1}, segment.rows, tile);
-    const View& out = outs_[static_cast<std::size_t>(segment.out_rank)];
+    const View& out = tile.out->on(segment.out_rank);
     multiply(worker, a, b, segment.rows, block.cols, out.at(segment.out_row, segment.out_col + block.col),
              out.ld, out.type);
   }
 }
 
-void GemmTask::run_blocked(Worker& worker, const ProductTile& tile, const Block& block) const {
+void GemmTask::run_blocked(Worker& worker, const OutputTile& tile, const Block& block) const {
   // Batches hold block_rows rows. A segment that does not fit whole continues in the next batch.
   std::vector<Segment> batch;
   std::int64_t rows = 0;
@@ -168,7 +154,7 @@ void GemmTask::run_blocked(Worker& worker, const ProductTile& tile, const Block&
   flush();
 }
 
-void GemmTask::run_scratch(Worker& worker, std::span<const Segment> segments, const ProductTile& tile,
+void GemmTask::run_scratch(Worker& worker, std::span<const Segment> segments, const OutputTile& tile,
                            std::int64_t col, std::int64_t cols) const {
   std::int64_t rows = 0;
   for (const Segment& segment : segments) rows += segment.rows;
@@ -179,7 +165,7 @@ void GemmTask::run_scratch(Worker& worker, std::span<const Segment> segments, co
              reinterpret_cast<std::byte*>(worker.product[which].reserve<float>(rows * cols)), cols,
              DType::f32);
   }
-  finish(worker, segments, tile.rect, col, cols);
+  finish(worker, segments, tile, col, cols);
 }
 
 void GemmTask::multiply(Worker& worker, const Operand& a, const Operand& b, std::int64_t rows,
@@ -197,29 +183,42 @@ void GemmTask::multiply(Worker& worker, const Operand& a, const Operand& b, std:
   product.run(a.data, b.data, c, worker.onednn.reserve(static_cast<std::int64_t>(product.scratch_bytes())));
 }
 
-/// Applies bias, activation and one rounding: from the fp32 product in scratch to the pieces of the output.
-void GemmTask::finish(Worker& worker, std::span<const Segment> segments, const TileRect& tile,
+/// Adds parts, applies bias and activation, and rounds once: from the fp32 product in scratch to the pieces
+/// of the output.
+void GemmTask::finish(Worker& worker, std::span<const Segment> segments, const OutputTile& tile,
                       std::int64_t col, std::int64_t cols) const {
+  const Epilogue epilogue = tile.finishes ? step_.epilogue : Epilogue{};
   float* bias = worker.vectors.reserve<float>(2 * cols);
-  const Activation activation = step_.epilogue.activation;
-  if (step_.epilogue.bias)
+  if (epilogue.bias)
     for (int which = 0; which < (swiglu_ ? 2 : 1); ++which)
-      widen(bias_.type, bias_.at(0, tile.col + col + which * gate_cols_), bias + which * cols, cols);
+      widen(bias_.type, bias_.at(0, tile.rect.col + col + which * gate_cols_), bias + which * cols, cols);
   float* x = worker.product[0].reserve<float>(0);
   float* up = swiglu_ ? worker.product[1].reserve<float>(0) : nullptr;
   for (const Segment& segment : segments) {
-    const View& out = outs_[static_cast<std::size_t>(segment.out_rank)];
+    const View& out = tile.out->on(segment.out_rank);
     for (std::int64_t i = 0; i < segment.rows; ++i, x += cols) {
-      if (step_.epilogue.bias) add(x, bias, cols);
+      if (tile.sum) add_parts(worker, tile, segment.tile_row + i, col, x, cols);
+      if (epilogue.bias) add(x, bias, cols);
       if (swiglu_) {
-        if (step_.epilogue.bias) add(up, bias + cols, cols);
+        if (epilogue.bias) add(up, bias + cols, cols);
         swiglu(x, up, cols);
         up += cols;
       } else {
-        activate(activation, x, cols);
+        activate(epilogue.activation, x, cols);
       }
       narrow(out.type, x, out.at(segment.out_row + i, segment.out_col + col), cols);
     }
+  }
+}
+
+/// Adds all parts of a row of the tile to `x`, in their order.
+void GemmTask::add_parts(const Worker& worker, const OutputTile& tile, std::int64_t row, std::int64_t col,
+                         float* x, std::int64_t cols) const {
+  const std::byte* const* found = worker.rows.data() + row;
+  for (const Placed& part : parts_) {
+    if (*found != nullptr)
+      widen_add(part.type, *found + col * static_cast<std::int64_t>(size_bytes(part.type)), x, cols);
+    found += tile.rect.rows;
   }
 }
 

@@ -3,7 +3,8 @@
 //
 // If a tile's rows are contiguous and nothing follows the product, oneDNN reads and writes the matrices in
 // place. Otherwise blocks of the tile go through scratch. Rows of A are packed, and widened if oneDNN lacks
-// the type. The product is kept in fp32, passes the epilogue and is rounded once into its pieces.
+// the type. The product is kept in fp32, passes the epilogue and is rounded once into its pieces. To a tile
+// that is a sum, parts are added before the epilogue.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +12,7 @@
 
 #include "host/executor/memory.hpp"
 #include "host/executor/worker.hpp"
+#include "placed.hpp"
 #include "products.hpp"
 #include "shingle/plan/placement.hpp"
 #include "shingle/plan/plan.hpp"
@@ -38,32 +40,42 @@ class GemmTask {
     std::int64_t row, col;  // strides, in elements
   };
 
-  ProductTile tile_at(std::int64_t position) const;
-  template <class Visit>
-  void for_each_piece(const Placement& at, std::int64_t position, Visit&& visit) const;
-  void store_again(std::int64_t position, const Block& block) const;
-  void find_segments(Worker& worker, std::int64_t position, const Block& block) const;
-  bool direct(const std::vector<Segment>& segments) const;
-  void run_direct(Worker& worker, const ProductTile& tile, const Block& block) const;
-  void run_blocked(Worker& worker, const ProductTile& tile, const Block& block) const;
-  void run_scratch(Worker& worker, std::span<const Segment> segments, const ProductTile& tile,
+  /// A tile, and how it ends.
+  struct OutputTile : ProductTile {
+    std::int64_t position;
+    bool sum;           ///< parts are added to the product
+    bool finishes;      ///< the epilogue applies
+    const Placed* out;  ///< where it is stored
+  };
+
+  OutputTile tile_at(std::int64_t position) const;
+  PlacedTile placed(const OutputTile& tile) const {
+    return {step_.grid, plan_.routing(), tile.position, tile.rect};
+  }
+  void find_segments(Worker& worker, const OutputTile& tile, const Block& block) const;
+  void find_parts(Worker& worker, const OutputTile& tile) const;
+  bool direct(const OutputTile& tile, const std::vector<Segment>& segments) const;
+  void run_direct(Worker& worker, const OutputTile& tile, const Block& block) const;
+  void run_blocked(Worker& worker, const OutputTile& tile, const Block& block) const;
+  void run_scratch(Worker& worker, std::span<const Segment> segments, const OutputTile& tile,
                    std::int64_t col, std::int64_t cols) const;
   Operand a_operand(Worker& worker, std::span<const Segment> segments, std::int64_t rows,
                     const ProductTile& tile) const;
   Operand b_operand(Worker& worker, const ProductTile& tile, std::int64_t col, std::int64_t cols,
                     int which) const;
+  void add_parts(const Worker& worker, const OutputTile& tile, std::int64_t row, std::int64_t col, float* x,
+                 std::int64_t cols) const;
   void multiply(Worker& worker, const Operand& a, const Operand& b, std::int64_t rows, std::int64_t cols,
                 std::byte* c, std::int64_t c_row, DType out) const;
-  void finish(Worker& worker, std::span<const Segment> segments, const TileRect& tile, std::int64_t col,
+  void finish(Worker& worker, std::span<const Segment> segments, const OutputTile& tile, std::int64_t col,
               std::int64_t cols) const;
 
   const Plan& plan_;
   const Gemm& step_;
   Products& products_;
-  Placement to_;  ///< step.out; only the first of several ranks that receive the same output
+  Placed out_, sums_;
+  std::vector<Placed> parts_;  ///< that sums add
   View a_, b_, bias_, live_;
-  std::vector<View> outs_;  ///< by rank; empty for a rank that the output cannot reach
-  DType out_type_;
   std::int64_t k_, gate_cols_;
   std::int64_t execution_;
   bool native_, swiglu_;

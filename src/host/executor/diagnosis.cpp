@@ -88,7 +88,8 @@ Cause cause_of_gates(const Engine& engine, const Caller& caller, const std::vect
   for (const TileGate& gate : gates)
     for (int group = 0; group < static_cast<int>(gate.targets.size()); ++group) {
       const CounterRef counter{gate.counter, caller.rank, gate.entry(group)};
-      if (!reached(seen_in_epoch(engine, counter, caller.epoch), at(gate.targets, group)))
+      if (at(gate.targets, group) > 0 &&
+          !reached(seen_in_epoch(engine, counter, caller.epoch), at(gate.targets, group)))
         return cause_of_count(engine, counter, caller.epoch, at(gate.targets, group));
     }
   return {};

@@ -81,8 +81,9 @@ void Interpreter::operator()(const Gemm& step) {
              .notify = step.notify,
              .last = step.grid.positions(),
              .blocks = blocks,
-             .crossing = leaves(step.out) ? [&](std::int64_t position) { return task.crossing(position); }
-                                          : std::function<std::int64_t(std::int64_t)>(),
+             .crossing = leaves(step.out) || (!step.sums.from.empty() && leaves(step.sums.to))
+                             ? [&](std::int64_t position) { return task.crossing(position); }
+                             : std::function<std::int64_t(std::int64_t)>(),
              .compute = [&](Worker& worker, std::int64_t position,
                             std::int64_t block) { task.run(worker, position, block, blocks); }},
             step.resources);

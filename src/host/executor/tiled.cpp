@@ -99,8 +99,8 @@ void TiledJob::complete(std::int64_t item) {
 void TiledJob::wait_at_gates(std::int64_t position) const {
   for (const TileGate& gate : step_.gates) {
     const auto g = group_of(gate.ends, position);
-    engine_.await(caller_, {gate.counter, caller_.rank, gate.entry(g)},
-                  gate.targets[static_cast<std::size_t>(g)]);
+    const std::uint32_t target = gate.targets[static_cast<std::size_t>(g)];
+    if (target > 0) engine_.await(caller_, {gate.counter, caller_.rank, gate.entry(g)}, target);
   }
 }
 

@@ -40,13 +40,20 @@ class Describer {
   std::string operator()(const Gemm& g) {
     std::string text =
         fmt::format("gemm {}x{}x{}{}: {} * {}", g.grid.rows, g.grid.cols, g.transpose_a ? g.a.rows : g.a.cols,
-                    tiles(g.grid, {&g.out}, g.gates, g.notify), operand(g.a, g.transpose_a, g.a_rows),
+                    tiles(g.grid, placements_of(g), g.gates, g.notify), operand(g.a, g.transpose_a, g.a_rows),
                     operand(g.b, g.transpose_b));
     if (!g.groups.empty()) text += fmt::format(", {} groups of rows", g.groups.size());
     if (g.live.buffer >= 0) text += fmt::format(", as many as {} counts", slice(g.live));
     if (g.stands_for != ComputationKind::product) text += fmt::format(", for {}", name(g.stands_for));
-    return text + epilogue(g.epilogue) + " -> " + placement(g.out) + hooks(g.gates, g.notify) +
-           workers(g.resources);
+    const bool sums = !g.sums.from.empty();
+    if (!sums) text += epilogue(g.epilogue);
+    text += " -> " + placement(g.out);
+    if (sums) {
+      text += "; own rows";
+      for (const Placement& from : g.sums.from) text += " + " + placement(from);
+      text += epilogue(g.epilogue) + " -> " + placement(g.sums.to);
+    }
+    return text + hooks(g.gates, g.notify) + workers(g.resources);
   }
 
   std::string operator()(const Elementwise& e) {
@@ -153,6 +160,14 @@ class Describer {
       text += all_cols ? "]" : fmt::format(", {}:{}]", s.col, s.col + s.cols);
     }
     return text + at_rank(s.rank);
+  }
+
+  static std::vector<const Placement*> placements_of(const Gemm& g) {
+    std::vector<const Placement*> placements{&g.out};
+    if (g.sums.from.empty()) return placements;
+    for (const Placement& from : g.sums.from) placements.push_back(&from);
+    placements.push_back(&g.sums.to);
+    return placements;
   }
 
   std::string lse(const Slice& s) const { return s.buffer < 0 ? "" : ", log-sum-exp " + slice(s); }
@@ -270,7 +285,8 @@ class Describer {
   std::string hooks(const std::vector<TileGate>& gates, const std::vector<TileNotify>& notifies) const {
     std::string text;
     for (const TileGate& gate : gates)
-      text += fmt::format(", awaits {}{} >= {}", table_entry(plan_.counters, gate.counter, "counter"),
+      text += fmt::format(", {} {}{} >= {}", gate.of_parts ? "parts await" : "awaits",
+                          table_entry(plan_.counters, gate.counter, "counter"),
                           entry(gate.ends, gate.entries), list({gate.targets.begin(), gate.targets.end()}));
     for (const TileNotify& notify : notifies) {
       text += fmt::format(", notifies {}{}", table_entry(plan_.counters, notify.counter, "counter"),

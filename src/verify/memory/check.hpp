@@ -115,6 +115,9 @@ class MemoryCheck {
   void provide_input(const Segment& s, Role role);
   void gemm(const Gemm& step, const Segment& s, std::int32_t index);
   void gemm_tile(const Gemm& step, const Segment& s, std::int32_t index, std::int64_t item);
+  void sum_tile(const Gemm& step, const Segment& s, std::int32_t index, std::int64_t item,
+                const std::vector<TileRows>& rows, const Content& b);
+  Content product_of(const Gemm& step, const Segment& s, const TileRows& rows, const Content& b);
   void attend_tile(const Attend& step, const Segment& s, std::int32_t index, std::int64_t item);
   void store_attended(const Attend& step, const Segment& s, std::int32_t index, std::int64_t item,
                       std::int64_t col, std::uint64_t ranks);
@@ -135,6 +138,13 @@ class MemoryCheck {
   Content read_b(const Gemm& step, const Segment& s, std::int32_t index, const ProductTile& tile);
   void elementwise(const Elementwise& step, const Segment& s, std::int32_t index);
   Content summed(Content sum, const Content& c, const Segment& s, const Place& at, const Rect& cell);
+  template <class Take>
+  void read_source(const Placement& from, const TileGrid& grid, const Segment& s, std::int32_t index,
+                   std::int64_t item, RegionMap<Content>& tile, Take&& take);
+  void add_part(const Placement& from, const TileGrid& grid, const Segment& s, std::int32_t index,
+                std::int64_t item, RegionMap<Content>& tile);
+  void store_tile(RegionMap<Content>& tile, const TileGrid& grid, const Epilogue& epilogue, const Slice& bias,
+                  const Placement& to, const Segment& s, std::int32_t index, std::int64_t item);
   void move_tile(const Elementwise& step, const Segment& s, std::int32_t index, std::int64_t item);
   void finish_rows(const Elementwise& step, const Segment& s, std::int32_t index, std::int64_t tile_row);
   void combine_tile(const Elementwise& step, const Segment& s, std::int32_t index, std::int64_t item);

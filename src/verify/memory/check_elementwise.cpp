@@ -81,60 +81,88 @@ Content MemoryCheck::summed(Content sum, const Content& c, const Segment& s, con
   return sum;
 }
 
+/// Calls take(Content& held, const Content& found, const Place&, const Rect& cell) for what a source holds of
+/// a tile. `tile` and `found` count in tile coordinates.
+template <class Take>
+void MemoryCheck::read_source(const Placement& from, const TileGrid& grid, const Segment& s,
+                              std::int32_t index, std::int64_t item, RegionMap<Content>& tile, Take&& take) {
+  const TileRect rect = grid.rect(grid.tile(item));
+  for_each_piece(from, grid, plan_.routing(), item, rect, [&](const Piece& piece) {
+    const Place at =
+        piece_place(on_rank(from.slice, piece), piece.row, piece.rows, piece.col, rect.cols, s.epoch);
+    const auto visit = [&](const Rect& cell, Content c) {
+      const std::int64_t down = piece.row - piece.tile_row;
+      c.row += down;
+      c.col += piece.col;
+      tile.visit({cell.row - down, cell.rows, cell.col - piece.col, cell.cols},
+                 [&](const Rect&, Content& held) { take(held, c, at, cell); });
+    };
+    memory_.read(at, index, item, visit, Input::parts);
+  });
+}
+
+void MemoryCheck::add_part(const Placement& from, const TileGrid& grid, const Segment& s, std::int32_t index,
+                           std::int64_t item, RegionMap<Content>& tile) {
+  read_source(from, grid, s, index, item, tile,
+              [&](Content& sum, const Content& c, const Place& at, const Rect& cell) {
+                sum = summed(sum, c, s, at, cell);
+              });
+}
+
 void MemoryCheck::move_tile(const Elementwise& step, const Segment& s, std::int32_t index,
                             std::int64_t item) {
   const TileRect rect = step.grid.rect(step.grid.tile(item));
-  const Routing* routing = plan_.routing();
   check_in_place(step, s, item);
   // Content of the tile, in tile coordinates: first the sum of the sources.
   RegionMap<Content> tile(rect.rows, rect.cols, Content{}, &budget_);
-  for (std::size_t source = 0; source < step.from.size(); ++source) {
-    if (is_indexed(step.from[source])) {
-      const Content c = pick_tokens(step, s, index, item, step.from[source]);
+  for (const Placement& from : step.from) {
+    const bool first = &from == &step.from.front();
+    if (is_indexed(from)) {
+      const Content c = pick_tokens(step, s, index, item, from);
       tile.visit({0, rect.rows, 0, rect.cols}, [&](const Rect& cell, Content& sum) {
-        sum = source == 0 ? c : summed(sum, c, s, place(step.from[source].slice, s.epoch), cell);
+        sum = first ? c : summed(sum, c, s, place(from.slice, s.epoch), cell);
       });
-      continue;
+    } else if (first) {
+      read_source(from, step.grid, s, index, item, tile,
+                  [](Content& held, const Content& c, const Place&, const Rect&) { held = c; });
+    } else {
+      add_part(from, step.grid, s, index, item, tile);
     }
-    for_each_piece(step.from[source], step.grid, routing, item, [&](const Piece& piece) {
-      const Place at =
-          piece_place(step.from[source].slice, piece.row, piece.rows, piece.col, rect.cols, s.epoch);
-      memory_.read(at, index, item, [&](const Rect& cell, Content c) {
-        const std::int64_t down = piece.row - piece.tile_row;
-        c.row += down;
-        c.col += piece.col;
-        tile.visit({cell.row - down, cell.rows, cell.col - piece.col, cell.cols},
-                   [&](const Rect&, Content& sum) { sum = source == 0 ? c : summed(sum, c, s, at, cell); });
-      });
-    });
   }
+  store_tile(tile, step.grid, step.epilogue, step.bias, step.to, s, index, item);
+}
+
+/// Applies the epilogue to a tile, in tile coordinates, and stores it.
+void MemoryCheck::store_tile(RegionMap<Content>& tile, const TileGrid& grid, const Epilogue& epilogue,
+                             const Slice& bias, const Placement& to, const Segment& s, std::int32_t index,
+                             std::int64_t item) {
+  const TileRect rect = grid.rect(grid.tile(item));
   bool bias_known = false;
   std::int64_t bias_col = 0;  // column of C that the tile starts at
   std::uint64_t bias_ranks = 0;
-  for_each_piece(step.to, step.grid, routing, item, [&](const Piece& piece) {
+  for_each_piece(to, grid, plan_.routing(), item, rect, [&](const Piece& piece) {
     tile.visit({piece.tile_row, piece.rows, 0, rect.cols}, [&](const Rect& part, Content& held) {
       Content c = held;
-      if (step.epilogue.any()) {
-        if (c.of != Content::Of::c || (step.epilogue.bias && bias_known && c.col != bias_col))
+      if (epilogue.any()) {
+        if (c.of != Content::Of::c || (epilogue.bias && bias_known && c.col != bias_col))
           fail_content(
               s, fmt::format("applies the epilogue to {}; expected the product, at the columns of its bias",
                              text_of(c)));
-        if (step.epilogue.bias && !bias_known)
-          bias_ranks =
-              check_vector(step.bias, Content::Of::bias, s, index, rect.col, rect.cols, bias_col = c.col);
+        if (epilogue.bias && !bias_known)
+          bias_ranks = check_vector(bias, Content::Of::bias, s, index, rect.col, rect.cols, bias_col = c.col);
         check_owner(s, bias_ranks, c);
         bias_known = true;
-        c.done = check_epilogue(c, step.epilogue, s);
+        c.done = check_epilogue(c, epilogue, s);
         c.value = values_.passed(c.value, c.done);
       }
-      c.value = is_gradient(c.of) ? stored_gradient(c, dtype_of(step.to.slice))
-                                  : values_.stored(c.value, dtype_of(step.to.slice));
+      c.value = is_gradient(c.of) ? stored_gradient(c, dtype_of(to.slice))
+                                  : values_.stored(c.value, dtype_of(to.slice));
       const std::int64_t row = piece.row + part.row - piece.tile_row, col = piece.col + part.col;
       c.row += part.row - row;
       c.col += part.col - col;
       if (c.of == Content::Of::nothing) c = Content{};
-      memory_.write(piece_place(on_rank(step.to.slice, piece), row, part.rows, col, part.cols, s.epoch),
-                    index, item, c);
+      memory_.write(piece_place(on_rank(to.slice, piece), row, part.rows, col, part.cols, s.epoch), index,
+                    item, c);
     });
   });
 }

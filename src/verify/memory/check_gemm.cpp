@@ -9,7 +9,7 @@
 namespace shingle {
 
 void MemoryCheck::gemm(const Gemm& step, const Segment& s, std::int32_t index) {
-  if (step.epilogue.any() && !(step.epilogue == rules_.product))
+  if (step.epilogue.any() && !(step.epilogue == (step.sums.from.empty() ? rules_.product : rules_.result)))
     fail_content(s, "applies an epilogue that is not the problem's");
   const std::int64_t k = step.transpose_a ? step.a.rows : step.a.cols;
   if (rules_.k != 0 && k != rules_.k && !(rules_.chains && k == rules_.inner))
@@ -126,6 +126,42 @@ Content MemoryCheck::read_b(const Gemm& step, const Segment& s, std::int32_t ind
   return result;
 }
 
+/// The product of some rows of a tile, in tile coordinates, before it is rounded.
+Content MemoryCheck::product_of(const Gemm& step, const Segment& s, const TileRows& rows, const Content& b) {
+  const bool first_of_two = rules_.chains && b.of == Content::Of::b, second = b.of == Content::Of::down;
+  if (rows.ranks != 0 && rows.ranks != b.ranks) fail_content(s, "multiplies A of one rank with B of another");
+  if (second && rows.weight != b.weight)
+    fail_content(s, fmt::format("multiplies the first product of expert {} with the second weight of {}",
+                                rows.weight, b.weight));
+  const std::int64_t k = step.transpose_a ? step.a.rows : step.a.cols;
+  Content c{first_of_two ? Content::Of::hidden : Content::Of::c,
+            0,
+            s.epoch,
+            rows.global_row - rows.tile_row,
+            b.col,
+            b.ranks,
+            rules_.k == 0 ? static_cast<std::int32_t>(smaller(k, max_extent)) : 0,
+            values_.product(s.rank, s.lane, s.step, rows.value)};
+  c.weight = b.weight;
+  return c;
+}
+
+/// A tile of the rank's own rows: other ranks' parts are added to its product before it is rounded.
+void MemoryCheck::sum_tile(const Gemm& step, const Segment& s, std::int32_t index, std::int64_t item,
+                           const std::vector<TileRows>& rows, const Content& b) {
+  const TileRect rect = step.grid.rect(step.grid.tile(item));
+  RegionMap<Content> tile(rect.rows, rect.cols, Content{}, &budget_);
+  for (const TileRows& run : rows)
+    tile.visit({run.tile_row, run.rows, 0, rect.cols},
+               [&](const Rect&, Content& held) { held = product_of(step, s, run, b); });
+  for (const Placement& from : step.sums.from) {
+    budget_.spend(Budget::expanded, pieces_at_most(from, rect));
+    add_part(from, step.grid, s, index, item, tile);
+  }
+  budget_.spend(Budget::expanded, pieces_at_most(step.sums.to, rect));
+  store_tile(tile, step.grid, step.epilogue, step.bias, step.sums.to, s, index, item);
+}
+
 void MemoryCheck::gemm_tile(const Gemm& step, const Segment& s, std::int32_t index, std::int64_t item) {
   const ProductTile tile = product_tile(step, step.grid.tile(item));
   const TileRect& rect = tile.rect;
@@ -133,11 +169,13 @@ void MemoryCheck::gemm_tile(const Gemm& step, const Segment& s, std::int32_t ind
   const Content b = read_b(step, s, index, tile);
   const std::vector<TileRows>& rows = read_a(step, s, index, tile, wanted_a(step, s, b.of));
   if (step.live.buffer >= 0) check_live(step, s, index, tile, rows);
-  const bool first_of_two = rules_.chains && b.of == Content::Of::b, second = b.of == Content::Of::down;
-  const std::int64_t k = step.transpose_a ? step.a.rows : step.a.cols;
-  if (step.epilogue.bias) {
+  if (is_sum(step, rect.row)) return sum_tile(step, s, index, item, rows, b);
+  // The epilogue of a step with sums is that of the sums.
+  const Epilogue epilogue = step.sums.from.empty() ? step.epilogue : Epilogue{};
+  const bool first_of_two = rules_.chains && b.of == Content::Of::b;
+  if (epilogue.bias) {
     check_owner(s, check_vector(step.bias, Content::Of::bias, s, index, rect.col, rect.cols, b.col), b);
-    if (step.epilogue.activation == Activation::swiglu)
+    if (epilogue.activation == Activation::swiglu)
       check_owner(s,
                   check_vector(step.bias, Content::Of::bias, s, index, step.grid.cols + rect.col, rect.cols,
                                rules_.b_cols / 2 + b.col),
@@ -160,23 +198,13 @@ void MemoryCheck::gemm_tile(const Gemm& step, const Segment& s, std::int32_t ind
       if (from >= to) continue;
       phantom_until(from);
       next = to;
-      if (run.ranks != 0 && run.ranks != b.ranks)
-        fail_content(s, "multiplies A of one rank with B of another");
-      if (second && run.weight != b.weight)
-        fail_content(s, fmt::format("multiplies the first product of expert {} with the second weight of {}",
-                                    run.weight, b.weight));
       const std::int64_t row = piece.row + from - piece.tile_row;
-      Content c{first_of_two ? Content::Of::hidden : Content::Of::c,
-                0,
-                s.epoch,
-                run.global_row + from - run.tile_row - row,
-                b.col - piece.col,
-                b.ranks,
-                rules_.k == 0 ? static_cast<std::int32_t>(smaller(k, max_extent)) : 0,
-                values_.stored(values_.product(s.rank, s.lane, s.step, run.value), dtype_of(step.out.slice))};
-      c.weight = b.weight;
+      Content c = product_of(step, s, run, b);
+      c.row += from - row;
+      c.col -= piece.col;
+      c.value = values_.stored(c.value, dtype_of(step.out.slice));
       // A first product always passes the step's epilogue, because no other product uses it.
-      c.done = first_of_two ? (step.epilogue.any() ? epilogue_done : 0) : check_epilogue(c, step.epilogue, s);
+      c.done = first_of_two ? (epilogue.any() ? epilogue_done : 0) : check_epilogue(c, epilogue, s);
       memory_.write(
           piece_place(on_rank(step.out.slice, piece), row, to - from, piece.col, rect.cols, s.epoch), index,
           item, c);

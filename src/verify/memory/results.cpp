@@ -35,9 +35,10 @@ void Results::note(const Place& at, const Rect& rect, Content found) {
 }
 
 bool Results::holds(const Rounding& statement) const {
-  // The ring of a sum that all ranks hold alike may start at any rank.
+  // Any rank may own the rows of a sum that all ranks hold alike.
   const std::int64_t world = plan_.world();
-  const std::int64_t tried = statement.summing == Summing::ring && !scatters_ ? world : 1;
+  const bool by_owner = statement.summing == Summing::ring || statement.summing == Summing::owner_first;
+  const std::int64_t tried = by_owner && !scatters_ ? world : 1;
   budget_.spend(Budget::visited, static_cast<std::int64_t>(found_.size()) * world * tried);
   return std::ranges::all_of(
       found_, [&](const auto& found) { return values_.satisfies(found.first, statement, found.second); });

@@ -41,6 +41,9 @@ struct Place {
 
 std::string text_of(const Rect& r);
 
+/// What a read is for. Parts may be complete only when their own gate opens (TileGate::of_parts).
+enum class Input : bool { any, parts };
+
 class TrackedMemory {
  public:
   TrackedMemory(const Plan& plan, const Schedule& schedule, const Order& order, Setting setting,
@@ -49,7 +52,8 @@ class TrackedMemory {
   /// Calls visit(Rect, const Content&) for the cells of a rectangle. The reader is an item of a segment (-1:
   /// any of its items). Throws CheckFailure if a write may run at the same time.
   template <class Visit>
-  void read(const Place& at, std::int32_t segment, std::int64_t item, Visit&& visit);
+  void read(const Place& at, std::int32_t segment, std::int64_t item, Visit&& visit,
+            Input input = Input::any);
   /// Throws CheckFailure if a read or write may run at the same time.
   void write(const Place& at, std::int32_t segment, std::int64_t item, const Content& content);
   /// Overwrites whole rows with unknown content, and joins their cells.
@@ -86,12 +90,17 @@ class TrackedMemory {
 };
 
 template <class Visit>
-void TrackedMemory::read(const Place& at, std::int32_t segment, std::int64_t item, Visit&& visit) {
+void TrackedMemory::read(const Place& at, std::int32_t segment, std::int64_t item, Visit&& visit,
+                         Input input) {
+  const auto knows = [&](std::int32_t writer) {
+    return input == Input::parts ? order_.knows(segment, writer)
+                                 : order_.knows_without_parts(segment, writer);
+  };
   map(at).visit(at.rect, [&](const Rect& rect, Cell& cell) {
     ++accesses_;
     const Touch& writer = cell.writer;
     const bool own = writer.segment == segment && writer.item == item;
-    if (writer.segment >= 0 && !own && !order_.knows(segment, writer.segment))
+    if (writer.segment >= 0 && !own && !knows(writer.segment))
       throw CheckFailure{"race", fmt::format("{} reads {}, which {} writes with no order between them",
                                              describe(segment, item), describe(at, rect),
                                              describe(writer.segment, writer.item))};

@@ -75,20 +75,26 @@ bool ValueTable::is_part(Id value, int rank, DType staged) const {
   return at(value).kind == Kind::rounded && at(value).dtype == staged && is_term(at(value).a, rank);
 }
 
-/// True if the value sums all ranks' parts in turn, from rank `first` on. `rounded`: rounded after each
-/// addition.
-bool ValueTable::is_fold(Id value, int first, DType staged, bool rounded) const {
-  for (int i = world_ - 1; i > 0; --i) {
+/// Rank of the part that a fold adds in a turn.
+int ValueTable::Fold::rank(int turn, int world) const {
+  if (!ascending) return (first + turn) % world;
+  if (turn == 0) return first;
+  return turn <= first ? turn - 1 : turn;
+}
+
+/// True if the value sums all ranks' parts as the fold says.
+bool ValueTable::is_fold(Id value, const Fold& fold) const {
+  for (int turn = world_ - 1; turn > 0; --turn) {
     const Node& node = at(value);
-    const int rank = (first + i) % world_;
+    const int rank = fold.rank(turn, world_);
     if (node.kind != Kind::sum) return false;
-    if (!is_part(node.a, rank, staged) && !is_part(node.b, rank, staged)) return false;
-    value = is_part(node.a, rank, staged) ? node.b : node.a;
-    if (!rounded || i == 1 || dtype_ == DType::f32) continue;
+    if (!is_part(node.a, rank, fold.staged) && !is_part(node.b, rank, fold.staged)) return false;
+    value = is_part(node.a, rank, fold.staged) ? node.b : node.a;
+    if (!fold.rounded || turn == 1 || dtype_ == DType::f32) continue;
     if (at(value).kind != Kind::rounded || at(value).dtype != dtype_) return false;
     value = at(value).a;
   }
-  return is_part(value, first, staged);
+  return is_part(value, fold.first, fold.first_as);
 }
 
 /// True if the value is a collective's sum of all ranks' parts, in rank order.
@@ -123,6 +129,13 @@ bool ValueTable::is_sum_of_parts(Id value) const {
 
 bool ValueTable::is_summed(Id value, const Rounding& statement, int owner) const {
   if (world_ == 1 && is_leaf(value, 0)) return true;
+  // Of a sum that all ranks hold alike, any rank may be the owner.
+  const auto by_owner = [&](auto&& holds) {
+    if (owner >= 0) return holds(owner);
+    for (int rank = 0; rank < world_; ++rank)
+      if (holds(rank)) return true;
+    return false;
+  };
   switch (statement.summing) {
     case Summing::none:
       return is_leaf(value, -1);
@@ -132,11 +145,14 @@ bool ValueTable::is_summed(Id value, const Rounding& statement, int owner) const
     case Summing::parts:
       return is_leaf(value, -1) || is_merge(value) || is_sum_of_parts(value);
     case Summing::rank_order:
-      return is_fold(value, 0, statement.staged, false) || (world_ == 1 && is_term(value, 0));
+      return is_fold(value, {0, true, statement.staged, statement.staged, false}) ||
+             (world_ == 1 && is_term(value, 0));
+    case Summing::owner_first:
+      return by_owner(
+          [&](int rank) { return is_fold(value, {rank, true, DType::f32, statement.staged, false}); });
     case Summing::ring:
-      for (int last = std::max(owner, 0); last < (owner < 0 ? world_ : owner + 1); ++last)
-        if (is_fold(value, (last + 1) % world_, dtype_, true)) return true;
-      return false;
+      return by_owner(
+          [&](int rank) { return is_fold(value, {(rank + 1) % world_, false, dtype_, dtype_, true}); });
     case Summing::steps:
       return true;
   }

@@ -70,7 +70,17 @@ class ValueTable {
   bool is_term(Id value, int rank) const;
   bool is_part(Id value) const;
   bool is_part(Id value, int rank, DType staged) const;
-  bool is_fold(Id value, int first, DType staged, bool rounded) const;
+  /// A sum of all ranks' parts in turn.
+  struct Fold {
+    int first = 0;                ///< rank whose part comes first
+    bool ascending = false;       ///< the others: by rank, not around the ring
+    DType first_as = DType::f32;  ///< type of the first part
+    DType staged = DType::f32;    ///< type of the others
+    bool rounded = false;         ///< to the problem's type after each addition
+
+    int rank(int turn, int world) const;
+  };
+  bool is_fold(Id value, const Fold& fold) const;
   bool is_library(Id value) const;
   bool is_merge(Id value) const;
   bool is_sum_of_parts(Id value) const;

@@ -63,7 +63,7 @@ void Order::index_counts() {
          {std::pair{&history.adds, &count.adds}, std::pair{&history.awaits, &count.awaits}})
       for (const Signal& signal : *from)
         if (schedule_.segments[signal.segment].epoch == 0)
-          to->push_back({event_of_[signal.segment], signal.amount, signal.at_once});
+          to->push_back({event_of_[signal.segment], signal.amount, signal.at_once, signal.of_parts});
   }
 }
 
@@ -91,6 +91,7 @@ void Order::run_clocks() {
   const auto nothing =
       std::make_shared<const Clock>(std::make_shared<ClockNodes>(lines, schedule_.segments.size(), budget_));
   clocks_.assign(clocks_.size(), nullptr);
+  without_parts_.clear();
   std::vector<std::shared_ptr<const Clock>> now(lines, nothing);  // after the last finished step of each line
   std::vector<Clock> step(lines);  // by line: joined clocks of the runs so far of an unfinished tiled step
   std::vector<std::vector<std::int32_t>> under_way(
@@ -134,8 +135,16 @@ void Order::run_clocks() {
       clocks_[index] = now[s.line];
     } else {
       Clock clock = *now[s.line];
-      for (const Edge& edge : edges)
-        if (edge.lag <= s.epoch) learn(clock, instance(edge.add, s.epoch - edge.lag));
+      const auto learn_of = [&](bool parts) {
+        for (const Edge& edge : edges)
+          if (edge.of_parts == parts && edge.lag <= s.epoch)
+            learn(clock, instance(edge.add, s.epoch - edge.lag));
+      };
+      learn_of(false);
+      if (std::ranges::any_of(edges, &Edge::of_parts)) {
+        without_parts_[index] = shared(clock);
+        learn_of(true);
+      }
       clocks_[index] = shared(std::move(clock));
     }
     auto& commands = under_way[s.line];
@@ -248,7 +257,9 @@ bool Order::find_edges(const CountPattern& count) {
     const std::vector<std::int32_t> after_await = lags_of_adds(count, await.event);
     for (std::size_t i = 0; i < count.adds.size(); ++i) {
       const std::int32_t add = count.adds[i].event;
-      const auto edge = std::find_if(edges.begin(), edges.end(), [&](const Edge& e) { return e.add == add; });
+      const auto edge = std::find_if(edges.begin(), edges.end(), [&](const Edge& e) {
+        return e.add == add && e.of_parts == await.of_parts;
+      });
       const std::int32_t worst = edge == edges.end() ? longest_lag_ + 1 : edge->lag;
       if (after_add[i].empty() && worst > 0) {
         budget_.keep(Budget::lags, bytes_of_lags);
@@ -259,7 +270,7 @@ bool Order::find_edges(const CountPattern& count) {
         budget_.spend(Budget::compared, static_cast<std::int64_t>(count.adds.size()));
         if (!certain(count, await.amount, i, lag, after_await, after_add[i])) continue;
         if (edge == edges.end())
-          edges.push_back({add, lag});
+          edges.push_back({add, lag, await.of_parts});
         else
           edge->lag = lag;
         grown = true;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "clock.hpp"
@@ -17,6 +18,7 @@ struct CountPattern {
     std::int32_t event = 0;   ///< index of the repeated segment
     std::int64_t amount = 0;  ///< amount added in an epoch; `set` counter: the value; await: the target
     std::int64_t at_once = 0;
+    bool of_parts = false;
   };
   bool set = false;
   std::int64_t growth = 0;
@@ -52,12 +54,18 @@ class Order {
 
   /// True if `earlier` finishes before `segment` starts, in every interleaving.
   bool knows(std::int32_t segment, std::int32_t earlier) const { return knows(*clocks_[segment], earlier); }
+  /// As knows(), before `segment` has awaited gates of its parts (TileGate::of_parts).
+  bool knows_without_parts(std::int32_t segment, std::int32_t earlier) const {
+    const auto early = without_parts_.find(segment);
+    return early == without_parts_.end() ? knows(segment, earlier) : knows(*early->second, earlier);
+  }
 
  private:
   /// An await in epoch e knows the add of epoch e − lag.
   struct Edge {
     std::int32_t add;
     std::int32_t lag;
+    bool of_parts;
   };
 
   bool knows(const Clock& clock, std::int32_t earlier) const;
@@ -85,6 +93,8 @@ class Order {
   const std::int32_t longest_lag_;  // of an edge
   Budget& budget_;
   std::vector<std::shared_ptr<const Clock>> clocks_;  // by segment: the clock at its start
+  /// Of segments that await parts: the clock before they do.
+  std::unordered_map<std::int32_t, std::shared_ptr<const Clock>> without_parts_;
   std::vector<std::vector<std::int32_t>>
       instances_;  // [event][epoch]; an event is one run of items of a step in all epochs
   std::vector<std::int32_t> event_of_;      // by segment

@@ -135,11 +135,12 @@ class Run {
     return history;
   }
 
-  void record_await(const CounterRef& at, std::uint32_t target, std::int32_t epoch, std::int32_t segment) {
+  void record_await(const CounterRef& at, std::uint32_t target, std::int32_t epoch, std::int32_t segment,
+                    bool of_parts = false) {
     spend(Budget::tried, 1);
     if (hardware_queue_) return;
     keep(2 * sizeof(Signal));
-    history(at).awaits.push_back({segment, base(at, epoch) + target, 0});
+    history(at).awaits.push_back({segment, base(at, epoch) + target, 0, of_parts});
   }
 
   void add(const CounterRef& at, std::int64_t amount, std::int64_t at_once, std::int32_t epoch,
@@ -155,7 +156,7 @@ class Run {
     spend(Budget::tried, 1);
     if (hardware_queue_) return;
     keep(2 * sizeof(Signal));
-    history(at).adds.push_back({segment, amount, at_once});
+    history(at).adds.push_back({segment, amount, at_once, false});
   }
 
   std::int32_t segment(const LaneState& lane, std::int64_t first, std::int64_t last, bool closes,
@@ -254,12 +255,13 @@ class Run {
     if (hooked) spend(Budget::tried, gates->size() + notifies->size());
     if (tiles > 0)
       for (const TileGate& gate : *gates)
-        if (!reached(gate_at(lane.rank, gate, first), gate_target(gate, first), lane.epoch)) return false;
+        if (!open(lane, gate, first)) return false;
     const std::int32_t s = segment(lane, first, last, run + 2 == bounds.size(), queue);
     happened({EventKind::segment, {s}});
     if (tiles > 0) {
       for (const TileGate& gate : *gates)
-        record_await(gate_at(lane.rank, gate, first), gate_target(gate, first), lane.epoch, s);
+        if (const std::uint32_t target = gate_target(gate, first); target > 0)
+          record_await(gate_at(lane.rank, gate, first), target, lane.epoch, s, gate.of_parts);
       for (const TileNotify& notify : *notifies) {
         const std::int64_t group = group_of(notify.ends, first);
         notify.for_each_rank(group, [&](std::int32_t rank) {
@@ -289,6 +291,13 @@ class Run {
   }
   static std::uint32_t gate_target(const TileGate& gate, std::int64_t item) {
     return gate.targets[static_cast<std::size_t>(group_of(gate.ends, item))];
+  }
+
+  /// True if an item need not wait at the gate. An item also waits at gates of its parts before it begins: a
+  /// backend that computes its product before that holds its worker just as long.
+  bool open(const LaneState& lane, const TileGate& gate, std::int64_t item) const {
+    const std::uint32_t target = gate_target(gate, item);
+    return target == 0 || reached(gate_at(lane.rank, gate, item), target, lane.epoch);
   }
 
   /// Enters a collective. The last rank to enter completes it for all.
@@ -347,7 +356,7 @@ class Run {
       const std::int64_t item =
           boundaries_[lane.line][lane.step][queue < 0 ? lane.run : queues_.at({lane.rank, queue}).run];
       for (const TileGate& gate : *gates)
-        if (!reached(gate_at(lane.rank, gate, item), gate_target(gate, item), lane.epoch))
+        if (!open(lane, gate, item))
           return short_of(gate_at(lane.rank, gate, item), gate_target(gate, item), lane.epoch);
     }
     if (const auto* collective = std::get_if<Collective>(&step)) {

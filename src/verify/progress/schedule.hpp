@@ -43,6 +43,7 @@ struct Signal {
   std::int64_t amount = 0;   ///< sum of all adds; `set` counter: the value; await: the target. Absolute, with
                              ///< all epochs counted.
   std::int64_t at_once = 0;  ///< amount that one tile adds
+  bool of_parts = false;     ///< await: TileGate::of_parts
 };
 
 /// All adds to a count and all awaits of it.

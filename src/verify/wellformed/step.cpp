@@ -25,7 +25,7 @@ bool in_rows(const TileGrid& grid) {
 // tiled steps
 
 void StepCheck::hooks(const std::vector<TileGate>& gates, const std::vector<TileNotify>& notifies,
-                      const TileGrid& g) const {
+                      const TileGrid& g, bool adds_parts) const {
   const auto entry_exists = [&](const Field& field, std::int32_t counter, std::int32_t rank,
                                 std::int64_t entry) {
     const std::size_t have =
@@ -41,6 +41,7 @@ void StepCheck::hooks(const std::vector<TileGate>& gates, const std::vector<Tile
     const TileGate& gate = gates[i];
     const Field field{"gates", i};
     index(gate.counter, plan_.counters, field.at("counter"), "counters");
+    require(!gate.of_parts || adds_parts, field.at("of_parts"), "no tile of the step is a sum of parts");
     groups(field.at("ends"), gate.ends, g);
     require(gate.targets.size() == gate.ends.size(), field.at("targets"), "{} of them for {} groups",
             gate.targets.size(), gate.ends.size());
@@ -115,7 +116,8 @@ void StepCheck::operator()(const Gemm& g) const {
   store({"out"}, g.out.slice);
   require(is_floating(buffer(g.a).dtype) && is_floating(buffer(g.out.slice).dtype), {"a"},
           "i32, which no product has");
-  hooks(g.gates, g.notify, g.grid);
+  hooks(g.gates, g.notify, g.grid, !g.sums.from.empty());
+  sums(g);
   require(g.epilogue.scale == 1, {"epilogue"}, "a product has no scale, not {}", g.epilogue.scale);
   resources(g.resources);
 }

@@ -94,6 +94,8 @@ class StepCheck {
   void groups(const Field& field, const std::vector<std::int64_t>& ends, const TileGrid& g) const;
   void groups(const Gemm& g) const;
   void live(const Gemm& g) const;
+  void sums(const Gemm& g) const;
+  void parts_of_sums(const Gemm& g, const RowMap& rows, std::size_t index) const;
   void picks(const Elementwise& e, std::size_t source) const;
   void numbers(const Field& field, const Slice& s, std::int64_t rows, std::int64_t cols) const;
   static TileGrid placed_rows(const Gemm& g);
@@ -112,8 +114,8 @@ class StepCheck {
   void reaches(const Field& field, const Slice& s, int rank, std::int64_t rows) const;
   void source(const Field& field, std::int32_t source, std::int32_t dest, std::int64_t first,
               const TileGrid& g) const;
-  void hooks(const std::vector<TileGate>& gates, const std::vector<TileNotify>& notifies,
-             const TileGrid& g) const;
+  void hooks(const std::vector<TileGate>& gates, const std::vector<TileNotify>& notifies, const TileGrid& g,
+             bool adds_parts = false) const;
   void flags(const Elementwise& e) const;
   void attention(const TileGrid& g) const;
   void see_each_other(const AttendBackward& a) const;
