@@ -36,10 +36,18 @@ Problem problem_of(const RecordRow& row) {
   return problem;
 }
 
+/// The params of a row's plan. Plans of fused sums name `sums` since there is a choice: before, a pass summed.
+Params params_of(const cli::Contender& plan, const Problem& problem) {
+  Params params = parse_params(plan.mechanism, plan.params);
+  if (auto* fused = std::get_if<FusedParams>(&params))
+    if (problem.traits().reduces() && fused->sums == SumsIn::automatic) fused->sums = SumsIn::pass;
+  return params;
+}
+
 /// The plan of a row's mechanism and params; nothing if there is none for this machine.
 std::optional<Plan> plan_of(const RecordRow& row, const Problem& problem, const Machine& machine) {
   const cli::Contender plan = cli::parse_contenders(row.text("plan")).at(0);
-  auto made = make_plan(problem, machine, parse_params(plan.mechanism, plan.params));
+  auto made = make_plan(problem, machine, params_of(plan, problem));
   if (!made) return {};
   return std::move(made).value();
 }

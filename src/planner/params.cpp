@@ -17,6 +17,8 @@ constexpr Names<CommOrder, 5> comm_orders{{{CommOrder::automatic, "auto"},
                                            {CommOrder::reverse, "reverse"},
                                            {CommOrder::interleaved, "interleaved"},
                                            {CommOrder::same, "same"}}};
+constexpr Names<SumsIn, 3> places_of_sums{
+    {{SumsIn::automatic, "auto"}, {SumsIn::epilogue, "epilogue"}, {SumsIn::pass, "pass"}}};
 constexpr Names<CopyVariant, 6> variants{{{CopyVariant::automatic, "auto"},
                                           {CopyVariant::pcpy, "pcpy"},
                                           {CopyVariant::bcst, "bcst"},
@@ -55,6 +57,12 @@ std::string_view name(Mover mover) {
 }
 Mover parse_mover(std::string_view text) {
   return parse_in(movers, "mover", text);
+}
+std::string_view name(SumsIn where) {
+  return name_in(places_of_sums, where);
+}
+SumsIn parse_sums_in(std::string_view text) {
+  return parse_in(places_of_sums, "sums", text);
 }
 std::string_view name(CopyVariant variant) {
   return name_in(variants, variant);

@@ -192,8 +192,9 @@ double Costs::items_us(const Step& step, std::int64_t first, std::int64_t last, 
       const double one = machine_.whole_tiles
                              ? wave_of_us(*gemm, i, k)
                              : multiply_us(rect.rows, rect.cols, grid.tile_rows, grid.tile_cols, k);
-      const double us = gated * one / rate +
-                        store_again_us(gemm->out, area(rect.rows, rect.cols) * width_of(gemm->out.slice));
+      const double us =
+          gated * one / rate +
+          store_again_us(stored_at(*gemm, rect.row), area(rect.rows, rect.cols) * width_of(gemm->out.slice));
       longest = std::max(longest, us);
       if (machine_.whole_tiles) break;  // all tiles take the same time
     }
@@ -208,6 +209,14 @@ double Costs::items_us(const Step& step, std::int64_t first, std::int64_t last, 
     for (std::int64_t i = first; i < last; ++i) longest = std::max(longest, pass_us(*pass, i, workers));
   }
   return longest;
+}
+
+double Costs::adding_us(const Gemm& gemm, std::int64_t item) const {
+  const TileRect rect = tile_of(gemm, item).rect;
+  const double read =
+      static_cast<double>(gemm.sums.from.size()) * area(rect.rows, rect.cols) * width_of(gemm.sums.to.slice);
+  const double gbps = machine_.reduce_gbps > 0 ? machine_.reduce_gbps : machine_.pass_gbps;
+  return gbps > 0 ? read / (gbps * 1e3) : memory_us(read) / 2;
 }
 
 double Costs::assign_us(const AssignSlots& step) const {

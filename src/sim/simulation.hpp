@@ -73,6 +73,7 @@ struct Job {
   std::vector<Index> batches;  ///< batches being computed
   std::int32_t storing = 0;    ///< workers of batches whose stores to other ranks are in flight
   std::vector<Index> staged;   ///< computed batches that wait for room to store to other ranks
+  std::vector<Index> summing;  ///< computed batches of sums that wait for the parts of other ranks
   double begin = 0;
   Cause cause = none;
   std::map<Index, Cause> spans;  ///< by group
@@ -85,6 +86,7 @@ struct Batch {
   std::int32_t workers = 0;
   std::int32_t pending = 0;  ///< unfinished loads or stores between ranks
   std::int32_t leaving = 0;  ///< stores not yet sent completely
+  bool added = false;        ///< of sums: the parts of other ranks have been, or are being, added
   double begin = 0;
   double end = 0;            ///< if nothing delays them
   std::int64_t version = 0;  ///< version of `end`
@@ -157,7 +159,8 @@ class Simulation {
   bool compute(LaneState& lane, const Step& step);
   Index pass_of(const LaneState& lane, const Step& step);
   void claim(Index job);
-  bool gates_open(Index job);
+  bool gates_open(Index job, std::int64_t item, bool of_parts);
+  bool sums_up(Index batch);
   bool has_parts(const LaneState& lane) const;
   bool launched(Index job, bool waited);
   void start(Index job, std::int64_t last);

@@ -18,13 +18,16 @@ const Resources& resources_of(const Step& step) {
   return std::get<Elementwise>(step).resources;
 }
 
-/// Where a step stores; null: in slices of its own rank.
-const Placement* stored_at(const Step& step) {
-  if (const auto* gemm = std::get_if<Gemm>(&step)) return &gemm->out;
-  if (const auto* attend = std::get_if<Attend>(&step)) return &attend->out;
-  if (const auto* merge = std::get_if<Merge>(&step)) return &merge->to;
-  if (const auto* pass = std::get_if<Elementwise>(&step)) return &pass->to;
-  return nullptr;
+/// Where a step stores; none: in slices of its own rank.
+std::vector<const Placement*> stores_of(const Step& step) {
+  if (const auto* gemm = std::get_if<Gemm>(&step)) {
+    if (gemm->sums.from.empty()) return {&gemm->out};
+    return {&gemm->out, &gemm->sums.to};
+  }
+  if (const auto* attend = std::get_if<Attend>(&step)) return {&attend->out};
+  if (const auto* merge = std::get_if<Merge>(&step)) return {&merge->to};
+  if (const auto* pass = std::get_if<Elementwise>(&step)) return {&pass->to};
+  return {};
 }
 
 /// Number of items in [first, last) that hold output: phantom tiles take no time.
@@ -68,8 +71,8 @@ Index Simulation::pass_of(const LaneState& lane, const Step& step) {
   pass.next = pass.bounds.front();
   pass.epoch = lane.epoch;
   const int world = plan_.world();
-  const Placement* const to = stored_at(step);
-  pass.stores = to != nullptr && leaves(*to, lane.rank, world);
+  pass.stores = std::ranges::any_of(stores_of(step),
+                                    [&](const Placement* to) { return leaves(*to, lane.rank, world); });
   if (const auto* elementwise = std::get_if<Elementwise>(&step))
     pass.loads = std::ranges::any_of(elementwise->from,
                                      [&](const Placement& from) { return leaves(from, lane.rank, world); });
@@ -104,6 +107,8 @@ bool Simulation::compute(LaneState& lane, const Step& step) {
   if (job.gated) {
     job.gated = false;
     claim(index);
+  } else if (!job.summing.empty()) {
+    for (const Index at : std::exchange(job.summing, {})) batch_done(at);
   } else if (!job.over && job.active == 0) {
     claim(index);
   }
@@ -116,15 +121,17 @@ bool Simulation::compute(LaneState& lane, const Step& step) {
   return true;
 }
 
-/// True if the next items of a job may begin. Otherwise registers its lane to wait for the count.
-bool Simulation::gates_open(Index index) {
+/// True if an item of a job may begin or, with `of_parts`, add the parts of other ranks. Otherwise registers
+/// its lane to wait for the count.
+bool Simulation::gates_open(Index index, std::int64_t item, bool of_parts) {
   Job& job = jobs_[static_cast<std::size_t>(index)];
   const Pass& pass = passes_[static_cast<std::size_t>(job.pass)];
   const auto* gates = gates_of(*pass.step);
   if (!gates) return true;
   const LaneState& lane = lanes_[static_cast<std::size_t>(job.lane)];
   for (const TileGate& gate : *gates) {
-    const auto group = group_of(gate.ends, pass.next);
+    if (gate.of_parts != of_parts) continue;
+    const auto group = group_of(gate.ends, item);
     const CounterRef at{gate.counter, lane.rank, gate.entry(group)};
     Count& awaited = count(at);
     const auto target = absolute(at, gate.targets[static_cast<std::size_t>(group)], lane.epoch);
@@ -133,10 +140,10 @@ bool Simulation::gates_open(Index index) {
       continue;
     }
     awaited.waiters.push_back({target, job.lane});
-    job.gated = job.was_gated = true;
+    if (!of_parts) job.gated = job.was_gated = true;
     return false;
   }
-  job.was_gated = false;
+  if (!of_parts) job.was_gated = false;
   return true;
 }
 
@@ -182,7 +189,7 @@ void Simulation::claim(Index index) {
       continue;
     }
     const bool waited = job.was_gated;
-    if (!gates_open(index) || !launched(index, waited)) return;
+    if (!gates_open(index, pass.next, false) || !launched(index, waited)) return;
     const std::int32_t more = std::min(job.most - job.held, free);
     const std::int64_t left = real_items(*pass.step, pass.next, pass.bounds.back());
     // Takes at most as many workers as there are items for them.
@@ -256,6 +263,7 @@ void Simulation::batch_done(Index at) {
     job.staged.push_back(at);
     return;
   }
+  if (!sums_up(at)) return;
   const LaneState& lane = lanes_[static_cast<std::size_t>(job.lane)];
   const Index rank = lane.rank, group = group_at(*pass.step, batch.first);
   const auto [known, first] = job.spans.try_emplace(group, none);
@@ -280,6 +288,23 @@ void Simulation::batch_done(Index at) {
     give_back(rank, idle);
   }
   claim(index);
+}
+
+/// True if a batch is complete. A batch of sums first awaits the parts of other ranks, then adds them.
+bool Simulation::sums_up(Index at) {
+  Batch& batch = batches_[static_cast<std::size_t>(at)];
+  Job& job = jobs_[static_cast<std::size_t>(batch.job)];
+  const auto* gemm = std::get_if<Gemm>(passes_[static_cast<std::size_t>(job.pass)].step);
+  if (gemm == nullptr || batch.added || !is_sum(*gemm, gemm->grid.rect(gemm->grid.tile(batch.first)).row))
+    return true;
+  if (!gates_open(batch.job, batch.first, true)) {
+    job.summing.push_back(at);
+    return false;
+  }
+  batch.added = true;
+  batch.end = now_ + noisy(costs_.adding_us(*gemm, batch.first));
+  events_.push(batch.end, What::batch, at, ++batch.version);
+  return false;
 }
 
 /// Notifies for the items of a batch, once they have arrived, also on other ranks.
@@ -393,7 +418,10 @@ void Simulation::add_remote_bytes(const Step& step, std::int64_t item, Index ran
   const bool rows = pass && row_wise(*pass);
   const std::int64_t first = rows ? grid.linear({item, 0}) : item;
   const auto cols = [&](std::int64_t position) { return rect(position).cols; };
-  if (!loads) return visit(*stored_at(step), first, rows ? out_cols(*pass) : cols(first));
+  const auto place = [&](std::int64_t position) -> const Placement& {
+    return gemm ? stored_at(*gemm, rect(position).row) : *stores_of(step).front();
+  };
+  if (!loads) return visit(place(first), first, rows ? out_cols(*pass) : cols(first));
   for (const Placement& from : pass->from)
     for (std::int64_t n = 0; n < (rows ? grid.tiles_n() : 1); ++n) {
       const std::int64_t position = rows ? grid.linear({item, n}) : item;

@@ -165,6 +165,25 @@ TEST_P(GemmTest, SumsKInParts) {
     }
 }
 
+/// Own tiles add parts of other ranks before bias and activation; the other tiles are stored as they are.
+TEST_P(GemmTest, AddsPartsToOwnTiles) {
+  for (const int parts : {1, 2, 7})
+    for (const int k_parts : {1, 3})
+      expect_each([&](Random& random, const GemmInstance& instance) {
+        ProductShape shape = ragged(random, instance);
+        shape.summed = parts;
+        if (instance.splits && k_parts > 1) shape.k = 8 * draw(random, 1, 150), shape.k_parts = k_parts;
+        shape.bias = draw(random, 0, 2) == 0;
+        if (draw(random, 0, 2) == 0) shape.activate = Activate::relu;
+        const bool apart = draw(random, 0, 1) == 1;
+        shape.out = {.layout = apart ? Layout::by_row : Layout{},
+                     .piece_rows = 16,
+                     .dests = apart ? 3 : 1,
+                     .alike = true};
+        return shape;
+      });
+}
+
 TEST_P(GemmTest, RefusesPiecesOfATransposedA) {
   for (const GemmInstance& instance : gemm_instances(GetParam())) {
     if (!instance.transpose_a) continue;

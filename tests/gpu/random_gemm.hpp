@@ -55,6 +55,7 @@ struct ProductShape {
   int part_rows = 0;           ///< GemmArgs::part_rows; 0: the tile rows of the kernel
   bool rows_anywhere = false;  ///< a table gives the first row of A for each row of tiles
   int k_parts = 1;             ///< parts of split-K
+  int summed = 0;              ///< GemmSums::count; some rows of tiles are sums
   int phantoms = 2;            ///< positions, or clusters of positions, without a tile
   LayoutChoice out{};
 };
@@ -74,7 +75,11 @@ class RandomGemm {
         b_(random_, instance.type, instance.transpose_b ? b_cols() : shape.k,
            instance.transpose_b ? shape.k : b_cols(), shape.integers),
         c_(random_, instance.type, shape.rows, shape.cols, shape.integers),
-        bias_(random_, instance.type, 1, b_cols(), shape.integers) {
+        bias_(random_, instance.type, 1, b_cols(), shape.integers),
+        owners_(draw(random_, 1, 3)),
+        turn_(draw(random_, 1, 2)) {
+    for (int part = 0; part < shape.summed; ++part)
+      parts_.emplace_back(random_, instance.type, shape.rows, shape.cols, shape.integers);
     const int tile_rows = shape.parts * part_rows_, tiles_m = (shape.rows + part_rows_ - 1) / part_rows_;
     grid_ = {shape.parts > 1 ? tiles_m * tile_rows : shape.rows,
              shape.cols,
@@ -107,6 +112,15 @@ class RandomGemm {
     args.order = order_.get<TileAt>();
     args.positions = static_cast<std::int32_t>(grid_.order.size());
     args.out = out_->to_device();
+    if (shape_.summed > 0) {
+      std::vector<Route> routes;
+      for (RandomMatrix& part : parts_)
+        routes.push_back(
+            {.base = const_cast<char*>(static_cast<const char*>(part.to_device())),
+             .row_bytes = static_cast<std::int64_t>(part.pitch() * size_bytes(dtype(instance_.type)))});
+      routes_ = upload(routes);
+      args.sums = {shape_.summed, routes_.get<Route>(), args.out, {}, owners_, turn_, owners_ - 1};
+    }
     args.watch = watched_.watch();
     args.ctas = 6;
     if (shape_.k_parts > 1) {
@@ -191,7 +205,7 @@ class RandomGemm {
         const int in_part = m * part_rows_ + row % part_rows_;
         if (in_part >= shape_.rows) continue;
         const int first = shape_.rows_anywhere ? a_first_[static_cast<std::size_t>(m)] - m * part_rows_ : 0;
-        put(m, row, finished(in_part, product(in_part + first + row / part_rows_ * part_stride_, b)));
+        put(m, row, finished(m, in_part, product(in_part + first + row / part_rows_ * part_stride_, b)));
       }
   }
   std::vector<double> product(int row, const std::vector<float>& b) const {
@@ -204,8 +218,12 @@ class RandomGemm {
     return sums;
   }
   static double silu(double x) { return x / (1 + std::exp(-x)); }
-  std::vector<double> finished(int row, std::vector<double> x) const {
+  /// A row of row m of tiles.
+  std::vector<double> finished(int m, int row, std::vector<double> x) const {
     const auto cols = static_cast<std::size_t>(shape_.cols);
+    if (shape_.summed > 0 && m / turn_ % owners_ != owners_ - 1) return x;  // a part
+    for (const RandomMatrix& part : parts_)
+      for (std::size_t j = 0; j < cols; ++j) x[j] += part.at(row, static_cast<int>(j));
     for (std::size_t j = 0; j < x.size(); ++j) {
       if (shape_.c && j < cols) x[j] += c_.at(row, static_cast<int>(j));
       if (shape_.bias) x[j] += bias_.at(0, static_cast<int>(j));
@@ -236,12 +254,14 @@ class RandomGemm {
   ProductShape shape_;
   int part_rows_, part_stride_, a_rows_;
   RandomMatrix a_, b_, c_, bias_;
+  int owners_, turn_;  // GemmSums
+  std::vector<RandomMatrix> parts_;
   TestGrid grid_{};
   std::vector<std::int32_t> a_first_;
   std::unique_ptr<Placed> out_;
   bool computed_ = false;
   Watched watched_;
-  DeviceMemory first_, order_, sums_, arrived_;
+  DeviceMemory first_, order_, sums_, arrived_, routes_;
 };
 
 }  // namespace shingle::cuda::test

@@ -240,7 +240,7 @@ struct TileNotify {
   std::int32_t counter = -1;
   std::vector<std::int32_t> ranks;
   std::vector<std::int64_t> ends;
-  std::vector<std::int32_t> entries{};  ///< by group; empty: group g adds to entry g
+  std::vector<std::int32_t> entries{};  ///< by group, -1: adds nothing; empty: group g adds to entry g
   std::vector<std::int32_t> owners{};   ///< by group: the one rank to add on; empty: all of `ranks`
 
   std::int32_t entry(std::int64_t group) const {
@@ -249,6 +249,7 @@ struct TileNotify {
   /// Calls visit(rank) for every rank on which a group adds.
   template <class Visit>
   void for_each_rank(std::int64_t group, Visit&& visit) const {
+    if (entry(group) < 0) return;
     if (!owners.empty()) return visit(owners[static_cast<std::size_t>(group)]);
     for (const std::int32_t rank : ranks) visit(rank);
   }

@@ -45,6 +45,12 @@ enum class CommOrder : std::uint8_t { automatic, ring, reverse, interleaved, sam
 std::string_view name(CommOrder order);
 CommOrder parse_comm_order(std::string_view text);
 
+/// Where the owner of rows adds the ranks' parts: `epilogue`, in the epilogue of its own tiles, whose
+/// products stay in fp32; `pass`, in a pass over staged parts. `automatic`: the planner chooses.
+enum class SumsIn : std::uint8_t { automatic, epilogue, pass };
+std::string_view name(SumsIn where);
+SumsIn parse_sums_in(std::string_view text);
+
 /// How copy engines carry out a collective (DMA collectives §4.2). `automatic`: by the machine's engine
 /// phases, else by size.
 enum class CopyVariant : std::uint8_t {
@@ -136,6 +142,7 @@ struct FusedParams {
   std::int32_t helpers = 0;  ///< workers that reduce or push beside the GEMM; or no_helpers
   /// Value of `helpers`: all workers reduce after the GEMM, or push before it.
   static constexpr std::int32_t no_helpers = -1;
+  SumsIn sums = SumsIn::automatic;
   bool stage_fp32 = false;         ///< partial products travel in fp32, not in the problem's dtype
   bool one_shot = false;           ///< allreduce: every rank sends its product to all ranks and sums all rows
   std::int64_t comm_rows = 0;      ///< rows of a communication tile; of tokens, the least of a copy

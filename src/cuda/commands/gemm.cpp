@@ -59,12 +59,14 @@ class InstrumentedGemm final : public Command {
     args_.b = operands_.b.in(shifts);
     args_.bias = operands_.bias.in(shifts);
     args_.out.shift = shifts.of[args_.out.matrix];
+    args_.sums.to.shift = shifts.of[args_.sums.to.matrix];
     args_.split.sums = workspace_.get<float>();
   }
   /// True if the kernel's parameters hold these addresses.
   bool holds(const Shifts& shifts) const {
     return args_.a == operands_.a.in(shifts) && args_.b == operands_.b.in(shifts) &&
            args_.bias == operands_.bias.in(shifts) && args_.out.shift == shifts.of[args_.out.matrix] &&
+           args_.sums.to.shift == shifts.of[args_.sums.to.matrix] &&
            (args_.split.parts == 1 || args_.split.sums == workspace_.get());
   }
 
@@ -232,6 +234,34 @@ std::vector<LiveRows> live_rows(const Context& context, const Gemm& step, const 
   return live;
 }
 
+/// Own tiles by their row in the grid. Throws Unsupported if ranks do not have whole rows of tiles in turn.
+GemmSums own_tiles(const Gemm& step, const TileGrid& grid) {
+  const RowMap& rows = std::get<placement::Owners>(step.out.form).rows;
+  GemmSums sums;
+  sums.count = static_cast<std::int32_t>(step.sums.from.size());
+  sums.owners = rows.world;
+  sums.turn = static_cast<std::int32_t>(std::max<std::int64_t>(rows.pitch / grid.tile_rows, 1));
+  sums.own = step.a.rank;
+  for (std::int64_t m = 0; m < grid.tiles_m(); ++m) {
+    const std::int64_t row = m * grid.tile_rows;
+    if (rows.run_at(row, 1).matrix_row >= 0 && sums.holds(static_cast<std::int32_t>(m)) != is_sum(step, row))
+      throw Unsupported("CUDA: the rows of tiles that are sums have no regular distance; use --sums pass");
+  }
+  return sums;
+}
+
+GemmSums sums_of(const Context& context, const Gemm& step, const Tiling& tiling,
+                 const std::vector<TileGate>& gates) {
+  const Tables tables = context.tables();
+  GemmSums sums = own_tiles(step, tiling.grid);
+  std::vector<Route> parts;
+  for (const Placement& from : step.sums.from) parts.push_back(tables.route(from, tiling));
+  sums.parts = context.table_memory.put(parts);
+  sums.to = tables.route(step.sums.to, tiling);
+  sums.gate = tables.gates(gates, tiling, context.rank);
+  return sums;
+}
+
 /// Throws Unsupported if no instance can run the step.
 Served serve(const Plan& plan, const Gemm& step) {
   const auto& buffer = [&](const Slice& slice) -> const Buffer& {
@@ -263,12 +293,21 @@ Served serve(const Plan& plan, const Gemm& step) {
   args.activate = activate(step.epilogue.activation);
   args.ctas = step.resources.most > 0 ? step.resources.most : plan.workers;
   // Sync kernels of one warp may open the gates. They need an SM that no waiting CTA holds.
-  if (!step.gates.empty()) args.ctas = std::max(std::min(args.ctas, plan.workers - 1), 1);
+  // Gates of parts are opened by the kernels of peers.
+  if (std::ranges::any_of(step.gates, [](const TileGate& gate) { return !gate.of_parts; }))
+    args.ctas = std::max(std::min(args.ctas, plan.workers - 1), 1);
   args.a_rows = rows.rows;
   args.a_parts = rows.parts;
   args.a_stride = rows.stride;
   if (auto reason = unserved(args, rows.base, !rows.first.empty(), !step.groups.empty()))
     throw Unsupported(*reason);
+  if (!step.sums.from.empty()) {
+    own_tiles(step, grid);
+    for (const Placement& from : step.sums.from)
+      if (buffer(from.slice).dtype != buffer(step.a).dtype || buffer(from.slice).role != Role::internal ||
+          args.out_type != args.type)
+        throw Unsupported("CUDA: parts of a sum are internal, of the type of A: use --sums pass");
+  }
   served.choice =
       choose(args, grid, served.tiles, step.groups.empty() ? 0 : step.group_tiles, step.live.buffer >= 0);
   const GemmInstance* const instance = served.choice.instance;
@@ -343,9 +382,12 @@ std::unique_ptr<Command> make_command(const Context& context, const Gemm& step) 
   args.order = context.table_memory.put(order_of(tiling, false));
   args.positions = static_cast<std::int32_t>(choice.positions.size());
   args.out = tables.route(step.out, tiling);
-  args.leaving = tables.leaving(step.out, tiling, context.rank);
+  args.leaving = tables.leaving(step, tiling, context.rank);
   args.pace = cycles_per_kib;
-  args.gate = tables.gates(step.gates, tiling, context.rank);
+  std::vector<TileGate> gates, gates_of_parts;
+  for (const TileGate& gate : step.gates) (gate.of_parts ? gates_of_parts : gates).push_back(gate);
+  args.gate = tables.gates(gates, tiling, context.rank);
+  if (!step.sums.from.empty()) args.sums = sums_of(context, step, tiling, gates_of_parts);
   args.notify = tables.notifies(step.notify, tiling, context.rank);
   args.watch = context.watch;
   if (step.live.buffer >= 0) {

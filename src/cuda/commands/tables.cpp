@@ -259,17 +259,18 @@ Route Tables::route(const Placement& at, const Tiling& tiling) const {
   return route;
 }
 
-const std::int32_t* Tables::leaving(const Placement& at, const Tiling& tiling, int rank) const {
+const std::int32_t* Tables::leaving(const Gemm& step, const Tiling& tiling, int rank) const {
   const auto count = [&](std::int64_t position) {
     std::int32_t rows = 0;
     const TileRect rect = tiling.rect(tiling.tile(position));
-    for_each_piece(at, tiling.grid, plan.routing(), position, rect, [&](const Piece& piece) {
-      if (piece.rank != rank) rows += static_cast<std::int32_t>(piece.rows);
-    });
+    for_each_piece(stored_at(step, rect.row), tiling.grid, plan.routing(), position, rect,
+                   [&](const Piece& piece) {
+                     if (piece.rank != rank) rows += static_cast<std::int32_t>(piece.rows);
+                   });
     return rows;
   };
   std::vector<std::int32_t> rows, by_row_of_tiles(static_cast<std::size_t>(tiling.grid.tiles_m()), -1);
-  const bool alike = !stacks_tiles(at);  // all tiles of a row of tiles go to the same ranks
+  const bool alike = !stacks_tiles(step.out);  // all tiles of a row of tiles go to the same ranks
   for (const std::int64_t position : tiling.positions) {
     if (!alike || tiling.grid.phantom(tiling.tile(position))) {
       rows.push_back(count(position));

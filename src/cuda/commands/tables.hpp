@@ -59,7 +59,7 @@ struct Tables {
   Route route(const Placement& at, const Tiling& tiling) const;
   /// Number of rows of each tile that are stored on other ranks, summed over destinations; null if there are
   /// none.
-  const std::int32_t* leaving(const Placement& at, const Tiling& tiling, int rank) const;
+  const std::int32_t* leaving(const Gemm& step, const Tiling& tiling, int rank) const;
   /// Rows of several passes, each with one source, merged into one pass. Every tile has as many rows as the
   /// largest.
   struct Moves {

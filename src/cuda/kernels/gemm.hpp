@@ -32,6 +32,19 @@ struct SplitK {
   static std::size_t arrived_words(std::int32_t positions) { return static_cast<std::size_t>(positions) * 8; }
 };
 
+/// Sums of own tiles with the parts of other ranks (TileSums of plan.hpp). Rows of tiles belong to `owners`
+/// ranks, `turn` of them each in turn; those of `own` are sums. Parts and sums have the type of A.
+struct GemmSums {
+  std::int32_t count = 0;        ///< parts of a tile; 0: no tile is a sum
+  const Route* parts = nullptr;  ///< in device memory, in the order of the sum
+  Route to;                      ///< where sums are stored
+  GateTable gate;                ///< awaited before the parts of a sum are read
+  std::int32_t owners = 1, turn = 1, own = 0;
+
+  /// True if the tiles in row m of the grid are sums.
+  __host__ __device__ bool holds(std::int32_t m) const { return count > 0 && m / turn % owners == own; }
+};
+
 /// C[rows×cols] = op(A) · op(B) with fp32 accumulation, then bias and activation, and one rounding. All
 /// matrices are row-major. Leading dimensions are in elements. They and the pointers are multiples of 16
 /// bytes.
@@ -78,6 +91,7 @@ struct GemmArgs {
   /// Rows of a tile stored on other devices, summed over destinations, by position; null: none.
   const std::int32_t* leaving = nullptr;
   std::uint32_t pace = 0;  ///< least cycles of an SM for one KiB of such stores; 0: no limit
+  GemmSums sums;           ///< bias and activation are then for sums only
   GateTable gate;
   NotifyTable notify;
   Watch watch;

@@ -57,6 +57,9 @@ void parse(std::vector<CollectiveConfig>& configs, const std::string& text);
 inline void parse(Mover& value, const std::string& text) {
   value = parse_mover(text);
 }
+inline void parse(SumsIn& value, const std::string& text) {
+  value = parse_sums_in(text);
+}
 inline void parse(CommOrder& value, const std::string& text) {
   value = parse_comm_order(text);
 }

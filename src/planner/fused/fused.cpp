@@ -36,6 +36,13 @@ std::int64_t planner::most_moved_rows(const Problem& problem) {
 
 namespace {
 
+/// True if owners can add the ranks' parts in the epilogue of their own tiles: every tile has one owner, and
+/// parts travel in the type of the sums.
+bool sums_fit_epilogue(const Problem& p, const Machine& machine, const FusedParams& chosen) {
+  if (chosen.one_shot || chosen.stage_fp32 || p.f32_sums) return false;
+  return p.traits().chains() || !planner::ShardTiles::together(p, p.n, machine, chosen);
+}
+
 std::optional<Reason> unserved_by_fused(const Problem& p, const Machine& machine, const FusedParams& params) {
   if (auto reason = planner::nothing_to_overlap(p)) return *reason;
   if (p.traits().shards_tokens()) return Reason{fmt::format("fused does not plan {}: use ring", name(p.op))};
@@ -54,6 +61,14 @@ std::optional<Reason> unserved_by_fused(const Problem& p, const Machine& machine
     return Reason{"comm-order = same is for sums; a gather takes ring, reverse or interleaved"};
   if (params.comm_rows < 0) return Reason{"a communication tile has at least one row"};
   if (params.one_shot && p.op != Op::gemm_allreduce) return Reason{"one-shot is for gemm+allreduce only"};
+  if (params.sums != SumsIn::automatic && (!p.traits().reduces() || p.traits().grouped))
+    return Reason{
+        fmt::format("sums = {} is for sums over ranks, which {} has not", name(params.sums), name(p.op))};
+  if (params.sums == SumsIn::epilogue && !sums_fit_epilogue(p, machine, params))
+    return Reason{
+        "sums in the epilogue need tiles with one owner, two hops and parts in the type of the sums: use "
+        "sums = "
+        "pass"};
   return std::nullopt;
 }
 
@@ -222,14 +237,23 @@ FusedParams choose(const Problem& p, const Machine& machine, const FusedParams& 
     const bool asked =
         params.comm_order != CommOrder::automatic;  // true if the user asks for an order; one shot has none
     const Product product = product_of(p, machine, params);
-    chosen.one_shot = params.one_shot || (p.op == Op::gemm_allreduce && !asked &&
-                                          one_shot_is_faster(p, machine, params, product));
+    chosen.one_shot =
+        params.one_shot || (p.op == Op::gemm_allreduce && !asked && params.sums != SumsIn::epilogue &&
+                            one_shot_is_faster(p, machine, params, product));
     const double share = chosen.one_shot ? 1 : 1.0 / p.world;  // share of all rows that a rank sums
-    const bool bound = !p.traits().shards_a() && wire_bound(machine, product, share * (p.world - 1));
-    chosen.comm_order = order_of_sums(params, chosen.one_shot, bound);
     const bool for_all = p.op == Op::gemm_allreduce && !chosen.one_shot;
+    chosen.sums = params.sums;
+    if (params.sums == SumsIn::automatic)
+      chosen.sums =
+          params.helpers == 0 && sums_fit_epilogue(p, machine, chosen) ? SumsIn::epilogue : SumsIn::pass;
+    const bool in_epilogue = chosen.sums == SumsIn::epilogue;
+    // Workers that store products in time to links also store sums to all ranks, if these leave with tiles.
+    const double times = share * (p.world - 1) * (in_epilogue && for_all ? 2 : 1);
+    const bool bound = !p.traits().shards_a() && wire_bound(machine, product, times);
+    chosen.comm_order = order_of_sums(params, chosen.one_shot, bound);
     const double moved = share * (p.world + (for_all ? p.world : 1));
-    chosen.helpers = summing(machine, params, product, moved, bound || for_all);
+    if (!in_epilogue) chosen.helpers = summing(machine, params, product, moved, bound || for_all);
+    if (in_epilogue && for_all && params.unregistered) chosen.helpers = helpers_of(machine, params, 64);
   }
   const bool fills = params.unregistered && p.op == Op::gemm_alltoall && !p.norm.enabled;
   if (p.op == Op::alltoall_gemm || fills) chosen.helpers = helpers_of(machine, params);
@@ -263,13 +287,15 @@ FusedParams choose(const Problem& p, const Machine& machine, const FusedParams& 
 /// True if the last tiles of a reduce-scatter's product should all be the rank's own. No data is then in
 /// flight when the product ends. All earlier tiles leave the rank, and the links must keep up with them.
 bool ends_with_own(const Problem& p, const Machine& machine, const FusedParams& chosen) {
-  return p.traits().scatters() && !p.traits().shards_a() && chosen.comm_order == CommOrder::ring &&
+  const bool stays = p.traits().scatters() || chosen.sums == SumsIn::epilogue;
+  return stays && !p.traits().shards_a() && chosen.comm_order == CommOrder::ring &&
          !wire_bound(machine, product_of(p, machine, chosen), 1);
 }
 
 Rounding rounding(const Problem& p, const FusedParams& params) {
   if (!p.traits().reduces()) return planner::rounding(p);
-  return {Summing::rank_order, params.stage_fp32 ? DType::f32 : p.dtype};
+  return {params.sums == SumsIn::epilogue ? Summing::owner_first : Summing::rank_order,
+          params.stage_fp32 ? DType::f32 : p.dtype};
 }
 
 }  // namespace

@@ -46,6 +46,11 @@ std::vector<CommOrder> comm_orders_to_try(const Tuning<P>& tuning) {
   return {CommOrder::automatic, CommOrder::ring, CommOrder::interleaved};
 }
 
+std::vector<SumsIn> sums_to_try(const Tuning<P>& tuning) {
+  if (!tuning.problem.traits().reduces() || tuning.problem.traits().grouped) return {};
+  return {SumsIn::automatic, SumsIn::pass};
+}
+
 /// The planner sets the rotation: each rank starts at a different shard.
 ParamTable<P> tiles_without_rotation() {
   ParamTable<P> rows = tuned_tile_rows<P>();
@@ -79,6 +84,9 @@ const planner::ParamTable<FusedParams>& FusedParams::table() {
       tiles_without_rotation(),
       {
           helpers_row(),
+          row<&P::sums>("sums", "WHERE",
+                        "Where owners add the ranks' parts: epilogue (the default, if it can) or pass",
+                        sums_to_try),
           row<&P::stage_fp32>("stage-fp32", "", "Send partial products in fp32"),
           row<&P::one_shot>("one-shot", "", "All-reduce: each rank sends its product to all ranks",
                             [](const Tuning<P>& tuning) {

@@ -1,7 +1,8 @@
 // gemm+reducescatter and gemm+allreduce without a collective (FLUX §3.1, Algorithm 1; the reduction is ours).
 //
 // A GEMM's tile is stored to its owner's staging buffer, in a region of the source, and counted there. The
-// owner sums the regions in rank order, band by band as they are complete. A few workers do so beside the
+// owner adds the regions of a band once all ranks have stored it: in the epilogue of its own tiles, whose
+// products then need no staging, or in a pass. A pass sums in rank order; a few workers run it beside the
 // GEMM, and all workers after it, from one work queue.
 //
 // For allreduce, the owner of a band stores its sums on every rank. In one shot, every rank sums all rows. If
@@ -83,12 +84,6 @@ void share_sum(FusedBuilder& build, int rank, Elementwise pass, std::int32_t fil
   share(build, rank, std::move(pass), lane, helpers - fillers, build.workers() - helpers);
 }
 
-void await_tiles(FusedBuilder& build, int rank, std::int32_t counter, std::int64_t entry,
-                 const TileGrid& grid) {
-  if (grid.tiles() > 0)
-    build.await(rank, compute_lane, counter, entry, static_cast<std::uint32_t>(grid.tiles()));
-}
-
 /// Counts every tile of a pass on `ranks`. Positions [ends[i - 1], ends[i]) add to entry first + i.
 TileNotify count_tiles(std::int32_t counter, std::vector<std::int32_t> ranks, std::vector<std::int64_t> ends,
                        std::int64_t first) {
@@ -115,6 +110,7 @@ std::vector<std::int32_t> everyone(int world, int first) {
 ShardSums::ShardSums(FusedBuilder& build, const ShardTiles& tiles) : build_(build), tiles_(tiles) {
   const Problem& p = build.problem();
   gathers_ = p.op == Op::gemm_allreduce;
+  in_epilogue_ = build.params().sums == SumsIn::epilogue;
   shard_ = p.shard_rows();
   staging_ = staging_buffer(build, p.world * shard_);
   stored_ = build.counter("stored", tiles.bands);
@@ -125,8 +121,8 @@ ShardSums::ShardSums(FusedBuilder& build, const ShardTiles& tiles) : build_(buil
   // afterwards.
   parts_ = fills_ ? tiles.bands : 1;
   summed_ = gathers_ || finishes ? build.counter("summed", p.world * parts_) : -1;
-  // One helper in eight keeps up with the sums of other ranks; more would be missed by the sums themselves.
-  if (fills_) fillers_ = (build.helpers() + 6) / 8;
+  // One helper in eight keeps up with the sums of other ranks; more would be missed by a pass that sums.
+  if (fills_) fillers_ = in_epilogue_ ? build.helpers() : (build.helpers() + 6) / 8;
 }
 
 /// The own shard comes last, because no rank waits for its transfer, unless all ranks use the same order.
@@ -144,6 +140,7 @@ void ShardSums::multiply(int rank, const Slice& a) const {
   gemm.a = a;
   gemm.notify.push_back(by_shards ? stored_by_shards(rank)
                                   : TileNotify{stored_, everyone(world, rank), tiles_.ends()});
+  if (in_epilogue_) sum_in_epilogue(rank, gemm);
   gemm.resources = {1, build_.workers() - build_.helpers()};
   build_.step(rank, compute_lane, std::move(gemm));
 }
@@ -157,11 +154,65 @@ TileNotify ShardSums::stored_by_shards(int rank) const {
   return notify;
 }
 
+void ShardSums::sum_in_epilogue(int rank, Gemm& gemm) const {
+  const int world = build_.world();
+  const std::int64_t rows = rows_of(rank);
+  RowMap of_shard = tiles_.rows();  // virtual rows of the own shard → its rows
+  of_shard.stride = 0, of_shard.limit = rows;
+  for (int source = 0; source < world; ++source)
+    if (source != rank)
+      gemm.sums.from.push_back(
+          {build_.rows(staging_, rank, source * shard_, rows), placement::Matrix{of_shard}});
+  placement::Matrix form{of_shard};
+  if (gathers_) form.ranks = everyone(world, rank);
+  gemm.sums.to = {build_.rows(sums_, rank, gathers_ ? smaller(rank * shard_, build_.problem().m) : 0, rows),
+                  std::move(form)};
+  if (!build_.row_wise_finishing()) {
+    gemm.epilogue = build_.problem().result_epilogue();
+    if (gemm.epilogue.bias) gemm.bias = build_.all(build_.bias, rank);
+  }
+  TileGate parts{stored_, tiles_.ends(), {}, {}, true};
+  TileNotify summed{summed_, gathers_ ? everyone(world, rank) : std::vector<std::int32_t>{rank},
+                    tiles_.ends()};
+  TileNotify& stored = gemm.notify.front();
+  std::size_t group = 0;
+  for (const ShardTiles::Run& run : tiles_.runs()) {
+    const bool own = (first(rank) + run.place) % world == rank;
+    const auto others = static_cast<std::uint32_t>(world - 1);
+    parts.entries.push_back(static_cast<std::int32_t>(run.band));
+    parts.targets.push_back(own ? others * tiles_.tiles_in(run.band) : 0);
+    if (own) stored.entries[group] = -1;
+    summed.entries.push_back(own ? static_cast<std::int32_t>(rank * parts_ + (parts_ > 1 ? run.band : 0))
+                                 : -1);
+    ++group;
+  }
+  gemm.gates.push_back(std::move(parts));
+  if (summed_ >= 0) gemm.notify.push_back(std::move(summed));
+}
+
 TileGrid ShardSums::sums_of(int rank) const {
   return sum_grid(build_, tiles_, shard_, rows_of(rank));
 }
 
+std::uint32_t ShardSums::tiles_of_sums(int rank, std::int64_t band) const {
+  return in_epilogue_ ? tiles_.tiles_in(band) : tiles_of_band(sums_of(rank), tiles_, band);
+}
+
+std::uint32_t ShardSums::tiles_of_sums(int rank) const {
+  return static_cast<std::uint32_t>(in_epilogue_ ? tiles_.inner.tiles() : sums_of(rank).tiles());
+}
+
 void ShardSums::sum(int rank) const {
+  if (!in_epilogue_) sum_in_pass(rank);
+  if (fills_) return fill(rank);
+  if (summed_ < 0) return;
+  for (int s = 0; s < build_.world(); ++s)
+    if ((gathers_ || s == rank) && tiles_of_sums(s) > 0)
+      build_.await(rank, compute_lane, summed_, s, tiles_of_sums(s));
+  if (build_.row_wise_finishing()) finish_rows(build_, rank, sums_, build_.problem().out_rows(rank));
+}
+
+void ShardSums::sum_in_pass(int rank) const {
   const Problem& p = build_.problem();
   const std::int64_t rows = rows_of(rank);
   placement::Matrix form{RowMap::identity(rows)};
@@ -174,11 +225,6 @@ void ShardSums::sum(int rank) const {
     pass.notify.push_back(count_tiles(
         summed_, gathers_ ? everyone(p.world, rank) : std::vector<std::int32_t>{rank}, ends, rank * parts_));
   share_sum(build_, rank, std::move(pass), fillers_);
-  if (fills_) return fill(rank);
-  if (summed_ < 0) return;
-  for (int s = 0; s < p.world; ++s)
-    if (gathers_ || s == rank) await_tiles(build_, rank, summed_, s, sums_of(s));
-  if (build_.row_wise_finishing()) finish_rows(build_, rank, sums_, p.out_rows(rank));
 }
 
 /// Copies sums from internal memory to the output. A tile is copied when the band of its rows' owner is
@@ -191,7 +237,7 @@ void ShardSums::fill(int rank) const {
   pass.to = {build_.all(build_.out, rank), placement::Matrix{tiles_.rows()}};
   const auto await = [&](TileGate& gate, int owner, std::int64_t band) {
     gate.entries.push_back(static_cast<std::int32_t>(owner * parts_ + band));
-    gate.targets.push_back(tiles_of_band(sums_of(owner), tiles_, band));
+    gate.targets.push_back(tiles_of_sums(owner, band));
   };
   if (tiles_.shards == world) {
     TileGate gate{summed_, tiles_.ends(), {}};
@@ -234,7 +280,7 @@ void in_one_shot(FusedBuilder& build, const Machine& machine) {
     const TileGrid grid = pass.grid;
     share_sum(build, r, std::move(pass));
     if (!finishes) continue;
-    await_tiles(build, r, summed, 0, grid);
+    build.await(r, compute_lane, summed, 0, static_cast<std::uint32_t>(grid.tiles()));
     finish_rows(build, r, sums, p.m);
   }
 }

@@ -14,7 +14,7 @@ class ShardSums {
 
   /// Appends the GEMM of `a` that stores to the owners. These must have begun the epoch.
   void multiply(int rank, const Slice& a) const;
-  /// Appends the sum of the rank's shard. For allreduce, the rank stores its sums on all ranks.
+  /// Appends the sum of the rank's shard, unless the GEMM sums. For allreduce, sums go to all ranks.
   void sum(int rank) const;
 
  private:
@@ -23,17 +23,24 @@ class ShardSums {
   /// Stores a product to the owners of its rows: by shards, or from one row of tiles that has rows of every
   /// owner.
   TileNotify stored_by_shards(int rank) const;
+  /// Makes sums of the rank's own tiles.
+  void sum_in_epilogue(int rank, Gemm& gemm) const;
+  /// Tiles of a rank's sums in one band, or in all.
+  std::uint32_t tiles_of_sums(int rank, std::int64_t band) const;
+  std::uint32_t tiles_of_sums(int rank) const;
   /// Rows of a rank's shard.
   std::int64_t rows_of(int rank) const {
     return larger(smaller(build_.problem().m - rank * shard_, shard_), 0);
   }
   TileGrid sums_of(int rank) const;
+  void sum_in_pass(int rank) const;
   void fill(int rank) const;
 
   FusedBuilder& build_;
   const ShardTiles& tiles_;
   bool gathers_;          // true if sums go to all ranks
   std::int64_t shard_;    // rows of a full shard
+  bool in_epilogue_;      // true if the products of own tiles are summed, not stored
   std::int32_t staging_;  // buffer: a region of `shard_` rows for each source
   std::int32_t stored_;   // counter, by band: tiles that all ranks have stored
   std::int32_t sums_;     // buffer: complete sums

@@ -73,6 +73,8 @@ void StepCheck::hooks(const std::vector<TileGate>& gates, const std::vector<Tile
     std::int64_t lowest = 0, highest = -1;
     for (std::size_t group = 0; group < notify.ends.size(); ++group) {
       const std::int64_t entry = notify.entry(static_cast<std::int64_t>(group));
+      require(entry >= -1, field.at("entries"), "{} is below -1, which adds nothing", entry);
+      if (entry < 0) continue;
       if (!notify.owners.empty()) entry_exists(field.at("ends"), notify.counter, notify.owners[group], entry);
       lowest = smaller(lowest, entry);
       highest = larger(highest, entry);

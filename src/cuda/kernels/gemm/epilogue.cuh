@@ -17,6 +17,9 @@
 // the same way, on this device or another. The store warp uses plain stores, not TMA stores: one TMA store
 // for each row takes longer and delays the main loop's loads.
 //
+// Sums with other ranks' parts (parts.cuh): tiles that are not sums are parts themselves, and are only
+// rounded.
+//
 // Counted rows (live.cuh): rows beyond a tile's count are staged, but have no address. No tile is known to be
 // the last one, so the store warp stores all.
 //
@@ -44,6 +47,7 @@
 #include "cuda/kernels/ptx/shared.cuh"
 #include "live.cuh"
 #include "output.cuh"
+#include "parts.cuh"
 #include "split.cuh"
 #include "staged_tile.cuh"
 
@@ -64,6 +68,7 @@ class HookedEpilogue {
   using Output = TileOutput<T, Cols>;
 
   using Staged = StagedTile<T, Rows, Cols, Warps>;
+  using Parts = TileParts<T, Rows, Cols, Warps>;
 
   static constexpr int stride = Staged::stride, all_warps = Staged::all_warps;
   static constexpr int most_dests = 32;  // limit of destinations for paced stores
@@ -75,6 +80,7 @@ class HookedEpilogue {
     std::uint32_t* owed[32];
     ptx::Barrier filled;
     ptx::Barrier emptied;
+    typename Parts::Memory parts;
     // cycles: when the last tile was filled, and the shortest time for a tile
     std::uint32_t filled_at, least_took;
   };
@@ -107,6 +113,7 @@ class HookedEpilogue {
     shared.filled_at = ptx::cycles(), shared.least_took = ~0u;
     ptx::barrier_init(&shared.filled, Warps * 32);
     ptx::barrier_init(&shared.emptied, 1);
+    Parts::open(shared.parts);
     cutlass::arch::fence_barrier_init();
   }
 
@@ -117,7 +124,8 @@ class HookedEpilogue {
     static_assert(cute::size(Layout{}) * Warps * 32 == Rows * Cols, "accumulators of one thread");
     const int warp = static_cast<int>(threadIdx.x) / 32 - 4;  // warps 0 to 3 load
     // Ping-pong: the two warpgroups take tiles alternately.
-    const int index = Warps == all_warps ? tiles_ : 2 * tiles_ + warp / 4;
+    const int slot = Warps == all_warps ? 0 : warp / 4,
+              index = Warps == all_warps ? tiles_ : 2 * tiles_ + slot;
     ++tiles_;
     const TileSpot at = spot(tile);
     if (args().split.parts > 1) {
@@ -131,7 +139,8 @@ class HookedEpilogue {
       await_emptied(index * passes());
       if (output) parts.add_others(sums, ptx::shared_address(shared_->tile.rows) + thread / 32 * 16 * stride);
     }
-    if (plain()) {
+    if (sums_parts(at)) parts_.add_all(shared_->parts, staged(), sums, thread, slot);
+    if (plain(at.m)) {
       await_emptied(index);
       staged().stage_plain(sums, thread);
       if (is_last(tile) && output_.holds({at.m, at.n})) ship_own(at, thread);
@@ -162,8 +171,12 @@ class HookedEpilogue {
     std::uint32_t* counter = nullptr;  // the lane's first counter
     if constexpr (Counted) live_ = LiveTiles::rows_of_tile(counted_args(), at.position);
     if (ships) look_up<Rows>(at, 0, 0, lane);
+    if (output && sums_parts(at)) {
+      count_owed(lane);  // ranks whose parts it awaits may wait for them
+      parts_.land_all(shared_->parts, staged(), at, lane, Warps == all_warps ? 0 : tiles_ % 2);
+    }
     const std::int32_t leaving = ships && !ends(tile) ? rows_to_spread(at) : 0;
-    if (leaving > 0 && args().out.dests > 1) look_apart(at, lane);
+    if (leaving > 0 && output_.route(at.m).dests > 1) look_apart(at, lane);
     if (output && lane < args().notify.count) counter = output_.counter(at.position, lane);
     for (int pass = 0; pass < passes(); ++pass) {
       __syncwarp();
@@ -196,8 +209,9 @@ class HookedEpilogue {
   }
   /// Stores the staged rows, one destination after another.
   CUTLASS_DEVICE void ship_at_once(const TileSpot& at, int pass, int lane) const {
-    for (int d = 0; d < args().out.dests; ++d) {
-      if (args().out.dests > 1 && d + pass > 0) {
+    const int dests = output_.route(at.m).dests;
+    for (int d = 0; d < dests; ++d) {
+      if (dests > 1 && d + pass > 0) {
         look_up<Rows>(at, d, 0, lane);
         __syncwarp();
       }
@@ -211,12 +225,13 @@ class HookedEpilogue {
   /// Stores the staged rows in steps, each to all destinations, at the pace of remote stores.
   CUTLASS_DEVICE void ship_spread(const TileSpot& at, std::int32_t leaving, int lane) const {
     Pace pace = next_pace(leaving);
+    const int dests = output_.route(at.m).dests;
     CUTLASS_PRAGMA_NO_UNROLL
     for (int first = 0; first < Rows; first += rows_of_step) {
       pace.wait();
       if (first == 2 * rows_of_step) count_owed(lane);
       CUTLASS_PRAGMA_NO_UNROLL
-      for (int d = 0; d < args().out.dests; ++d) {
+      for (int d = 0; d < dests; ++d) {
         const std::int64_t apart = d == 0 ? 0 : shared_->apart[d];
         if (output_.gated())
           ship_rows<Cols / 16, rows_of_step>(at, 0, first, lane, apart);
@@ -237,7 +252,8 @@ class HookedEpilogue {
   static constexpr int rows_of_step = 16;
   static constexpr bool spreads = Warps == all_warps && Cols == 256;
   CUTLASS_DEVICE bool may_spread() const {
-    return spreads && args().leaving != nullptr && passes() == 1 && args().out.dests <= most_dests;
+    return spreads && args().leaving != nullptr && passes() == 1 && args().out.dests <= most_dests &&
+           args().sums.to.dests <= most_dests;
   }
   /// Rows of the tile stored on other devices, over all destinations; 0 if the tile is not paced.
   CUTLASS_DEVICE std::int32_t rows_to_spread(const TileSpot& at) const {
@@ -280,7 +296,8 @@ class HookedEpilogue {
     __syncwarp();
     int row = 0;
     while (row < Rows - 1 && shared_->rows[row] == nullptr) ++row;
-    if (lane < args().out.dests) shared_->apart[lane] = output_.row_at(at, row, lane) - shared_->rows[row];
+    if (lane < output_.route(at.m).dests)
+      shared_->apart[lane] = output_.row_at(at, row, lane) - shared_->rows[row];
   }
 
   CUTLASS_DEVICE const GemmArgs& args() const { return output_.args; }
@@ -308,10 +325,16 @@ class HookedEpilogue {
   /// work then, and are up to eight times as many. Not for tiles that are finished by halves.
   template <class Coordinate>
   CUTLASS_DEVICE bool is_last(const Coordinate& tile) const {
-    return plain() && ends(tile);
+    return plain(cute::get<0>(tile)) && ends(tile);
   }
-  /// True if the sums only need rounding.
-  CUTLASS_DEVICE bool plain() const { return args().activate == Activate::none && bare(); }
+  /// True if the tile is a sum that other ranks have parts of.
+  CUTLASS_DEVICE bool sums_parts(const TileSpot& at) const {
+    return !Counted && args().sums.holds(at.m) && output_.holds({at.m, at.n});
+  }
+  /// True if the sums of tiles in row m of the grid only need rounding.
+  CUTLASS_DEVICE bool plain(int m) const {
+    return output_.is_part(m) || (args().activate == Activate::none && bare());
+  }
   /// True if nothing is added to the sums, and 16 bits of each are stored.
   CUTLASS_DEVICE bool bare() const {
     return args().bias == nullptr && args().c == nullptr && !output_.fp32();
@@ -328,7 +351,7 @@ class HookedEpilogue {
   CUTLASS_DEVICE void ship_own(const TileSpot& at, int thread) const {
     ptx::await_prerequisites();
     const int lane = thread % 32;
-    for (int d = 0; d < args().out.dests; ++d)
+    for (int d = 0; d < output_.route(at.m).dests; ++d)
       for (int first = thread / 32 * 16; first < Rows; first += Warps * 16) {
         look_up<16>(at, d, first, lane);
         __syncwarp();
@@ -378,6 +401,7 @@ class HookedEpilogue {
 
   const Output output_;
   SharedStorage* shared_ = nullptr;
+  Parts parts_;
   int tiles_ = 0;  // tiles that this thread has staged, or fills that it has stored
   int live_ = 0;   // Counted, of the store warp: rows of the tile that are stored
 };

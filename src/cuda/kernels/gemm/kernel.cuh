@@ -73,8 +73,9 @@ struct HookedGemm {
     to.hw_info.sm_count = args.ctas;
     to.scheduler.order = args.order;
     to.scheduler.works = args.positions * split.parts;
+    if (args.sums.count > 0 && (gated || args.out_type != args.type)) return cudaErrorInvalidValue;
     if constexpr (Counted) {
-      if (split.parts > 1 || args.early) return cudaErrorInvalidValue;
+      if (split.parts > 1 || args.early || args.sums.count > 0) return cudaErrorInvalidValue;
       to.epilogue = static_cast<const CountedGemmArgs&>(args);
       to.scheduler.tiles = LiveTiles(to.epilogue);
       to.scheduler.notify = args.notify;
@@ -102,6 +103,7 @@ struct HookedGemm {
     to.epilogue.b = args.b;
     to.epilogue.bias = args.bias;
     to.epilogue.out.shift = args.out.shift;
+    to.epilogue.sums.to.shift = args.sums.to.shift;
     to.epilogue.split.sums = args.split.sums;
     return cudaSuccess;
   }

@@ -50,6 +50,23 @@ struct StagedTile {
     });
   }
 
+  /// Adds staged values to the sums of the same places. A warp adds what it stages itself later.
+  template <class Sums>
+  CUTLASS_DEVICE void add_staged(Sums& sums, int thread) const {
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < Rows / (16 * Warps); ++i) CUTLASS_PRAGMA_UNROLL
+    for (int j = 0; j < Cols / 8; j += 2) {
+      std::uint32_t pairs[4];
+      ptx::ldmatrix_x4(blocks_at(thread, i, j), pairs);
+      auto* const sum = &sums(i * (Cols / 2) + 4 * j);
+      CUTLASS_PRAGMA_UNROLL
+      for (int v = 0; v < 4; ++v) {
+        const auto [low, high] = Numbers<T>::widen(pairs[v]);
+        sum[2 * v] += low, sum[2 * v + 1] += high;
+      }
+    }
+  }
+
   /// Rounds and stages silu(gate) · up.
   template <class Sums>
   CUTLASS_DEVICE void stage_gated(const Sums& sums, int thread) const {
@@ -86,18 +103,21 @@ struct StagedTile {
   /// apart.
   template <int Blocks, class Get>
   CUTLASS_DEVICE void stage_blocks(int thread, Get&& get) const {
-    const int lane = thread % 32;
-    const std::uint32_t to =
-        ptx::shared_address(memory.rows) + (thread / 32 * 16 + lane % 16) * stride + lane / 16 * 16;
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < Rows / (16 * Warps); ++i) CUTLASS_PRAGMA_UNROLL
     for (int j = 0; j < Blocks; j += 2) {
       float x[8];
       get(i, j, x);
-      ptx::stmatrix_x4(to + i * Warps * 16 * stride + j * 16, Numbers<T>::narrow(x[0], x[1]),
+      ptx::stmatrix_x4(blocks_at(thread, i, j), Numbers<T>::narrow(x[0], x[1]),
                        Numbers<T>::narrow(x[2], x[3]), Numbers<T>::narrow(x[4], x[5]),
                        Numbers<T>::narrow(x[6], x[7]));
     }
+  }
+  /// Address that a lane gives for blocks j and j + 1 of its warp's i-th sixteen rows.
+  CUTLASS_DEVICE std::uint32_t blocks_at(int thread, int i, int j) const {
+    const int lane = thread % 32;
+    return ptx::shared_address(memory.rows) + (thread / 32 * 16 + lane % 16) * stride + lane / 16 * 16 +
+           i * Warps * 16 * stride + j * 16;
   }
   /// The 16-byte words of a scratch row are permuted by the row's number, which avoids bank conflicts on both
   /// sides.

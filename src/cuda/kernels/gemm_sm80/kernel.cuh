@@ -78,12 +78,13 @@ struct MultistageGemm {
          position += static_cast<int>(gridDim.x)) {
       const TileAt tile = args.order[position];
       if (!output.holds(tile)) continue;
-      if (args.gate.count > 0) pass_gates(args, position);
+      if (args.gate.count > 0) pass_gates(args, args.gate, position);
       std::int32_t live = Rows;
       if constexpr (Counted) live = LiveTiles::counted(args.live[position]);
       if (!Counted || are_all_told(live > 0)) {
         Sums sums;
         multiply(args, tile, shared, sums);
+        if (args.sums.holds(tile.m)) pass_gates(args, args.sums.gate, position);
         store_tile(output, {position, tile.m, tile.n}, live, shared, sums);
       }
       __syncthreads();
@@ -136,10 +137,10 @@ struct MultistageGemm {
   __device__ static int warp() { return __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0); }
   __device__ static int lane() { return static_cast<int>(threadIdx.x) % 32; }
 
-  __device__ static void pass_gates(const GemmArgs& args, std::int64_t position) {
+  __device__ static void pass_gates(const GemmArgs& args, const GateTable& gate, std::int64_t position) {
     const std::uint32_t epoch = *args.watch.epoch;
-    for (int i = static_cast<int>(threadIdx.x); i < args.gate.count; i += threads)
-      wait_for(args.gate.targets[position * args.gate.count + i], epoch, args.watch);
+    for (int i = static_cast<int>(threadIdx.x); i < gate.count; i += threads)
+      wait_for(gate.targets[position * gate.count + i], epoch, args.watch);
     __syncthreads();
   }
 
