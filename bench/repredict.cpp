@@ -36,7 +36,8 @@ Problem problem_of(const RecordRow& row) {
   return problem;
 }
 
-/// The params of a row's plan. Plans of fused sums name `sums` since there is a choice: before, a pass summed.
+/// The params of a row's plan. Plans of fused sums name `sums` since there is a choice: before, a pass
+/// summed.
 Params params_of(const cli::Contender& plan, const Problem& problem) {
   Params params = parse_params(plan.mechanism, plan.params);
   if (auto* fused = std::get_if<FusedParams>(&params))

@@ -113,7 +113,7 @@ ShardSums::ShardSums(FusedBuilder& build, const ShardTiles& tiles) : build_(buil
   in_epilogue_ = build.params().sums == SumsIn::epilogue;
   shard_ = p.shard_rows();
   staging_ = staging_buffer(build, p.world * shard_);
-  stored_ = build.counter("stored", tiles.bands);
+  stored_ = build.counter("stored", tiles.bands * (in_epilogue_ ? tiles.turns() : 1));
   const bool finishes = build.row_wise_finishing();
   fills_ = gathers_ && build.params().unregistered && !finishes;
   sums_ = finishes || fills_ ? build.buffer("sums", gathers_ ? p.m : shard_, p.n) : build.out;
@@ -148,10 +148,14 @@ void ShardSums::multiply(int rank, const Slice& a) const {
 TileNotify ShardSums::stored_by_shards(int rank) const {
   TileNotify notify{stored_, {}, tiles_.ends()};
   for (const ShardTiles::Run& run : tiles_.runs()) {
-    notify.entries.push_back(static_cast<std::int32_t>(run.band));
+    notify.entries.push_back(stored_entry(run));
     notify.owners.push_back((first(rank) + run.place) % build_.world());
   }
   return notify;
+}
+
+std::int32_t ShardSums::stored_entry(const ShardTiles::Run& run) const {
+  return static_cast<std::int32_t>(in_epilogue_ ? run.band * tiles_.turns() + run.turn : run.band);
 }
 
 void ShardSums::sum_in_epilogue(int rank, Gemm& gemm) const {
@@ -179,8 +183,8 @@ void ShardSums::sum_in_epilogue(int rank, Gemm& gemm) const {
   for (const ShardTiles::Run& run : tiles_.runs()) {
     const bool own = (first(rank) + run.place) % world == rank;
     const auto others = static_cast<std::uint32_t>(world - 1);
-    parts.entries.push_back(static_cast<std::int32_t>(run.band));
-    parts.targets.push_back(own ? others * tiles_.tiles_in(run.band) : 0);
+    parts.entries.push_back(stored_entry(run));
+    parts.targets.push_back(own ? others * tiles_.tiles_in(run.band, run.turn) : 0);
     if (own) stored.entries[group] = -1;
     summed.entries.push_back(own ? static_cast<std::int32_t>(rank * parts_ + (parts_ > 1 ? run.band : 0))
                                  : -1);

@@ -23,6 +23,8 @@ class ShardSums {
   /// Stores a product to the owners of its rows: by shards, or from one row of tiles that has rows of every
   /// owner.
   TileNotify stored_by_shards(int rank) const;
+  /// Entry of `stored_` for a run. Own tiles await a turn at a time: the next one may come behind them.
+  std::int32_t stored_entry(const ShardTiles::Run& run) const;
   /// Makes sums of the rank's own tiles.
   void sum_in_epilogue(int rank, Gemm& gemm) const;
   /// Tiles of a rank's sums in one band, or in all.
@@ -42,7 +44,7 @@ class ShardSums {
   std::int64_t shard_;    // rows of a full shard
   bool in_epilogue_;      // true if the products of own tiles are summed, not stored
   std::int32_t staging_;  // buffer: a region of `shard_` rows for each source
-  std::int32_t stored_;   // counter, by band: tiles that all ranks have stored
+  std::int32_t stored_;   // counter, by band, or by turn of a band: tiles that ranks have stored
   std::int32_t sums_;     // buffer: complete sums
   std::int32_t summed_;   // counter, by rank, and by band if `fills_`: tiles that are summed; -1: not needed
   bool fills_;            // true if sums that arrive are copied to the output

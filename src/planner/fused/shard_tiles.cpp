@@ -134,20 +134,19 @@ std::int64_t ShardTiles::rows_of(int index) const {
 
 std::vector<ShardTiles::Run> ShardTiles::runs() const {
   std::vector<Run> runs;
-  const auto add = [&](int place, std::int64_t band, std::int64_t positions) {
-    runs.push_back({place, band, (runs.empty() ? 0 : runs.back().end) + positions});
+  const auto add = [&](int place, std::int64_t band, std::int64_t turn, std::int64_t positions) {
+    runs.push_back({place, band, turn, (runs.empty() ? 0 : runs.back().end) + positions});
   };
   if (band_cols > 0 || pieces > 1) {
-    const std::int64_t turns = band_cols > 0 ? pieces : 1;  // number of turns of a band
     for (std::int64_t begin = 0; begin < bands; begin += stretch)
-      for (std::int64_t turn = 0; turn < turns; ++turn)
+      for (std::int64_t turn = 0; turn < turns(); ++turn)
         for (int place = 0; place < shards; ++place)
           for (std::int64_t band = begin; band < begin + stretch; ++band)
-            add(place, band, band_positions / turns);
+            add(place, band, turn, band_positions / turns());
   } else {
     for (int place = 0; place < shards; ++place)
       for (std::int64_t band = 0; band < bands; ++band)
-        add(place, band, smaller(band_positions, inner.positions() - band * band_positions));
+        add(place, band, 0, smaller(band_positions, inner.positions() - band * band_positions));
   }
   return runs;
 }
@@ -159,8 +158,14 @@ std::vector<std::int64_t> ShardTiles::ends() const {
 }
 
 std::uint32_t ShardTiles::tiles_in(std::int64_t band) const {
-  const std::int64_t first = band * band_positions;
-  return static_cast<std::uint32_t>(inner.tiles_before(smaller(first + band_positions, inner.positions())) -
+  std::uint32_t tiles = 0;
+  for (std::int64_t turn = 0; turn < turns(); ++turn) tiles += tiles_in(band, turn);
+  return tiles;
+}
+
+std::uint32_t ShardTiles::tiles_in(std::int64_t band, std::int64_t turn) const {
+  const std::int64_t of_turn = band_positions / turns(), first = band * band_positions + turn * of_turn;
+  return static_cast<std::uint32_t>(inner.tiles_before(smaller(first + of_turn, inner.positions())) -
                                     inner.tiles_before(first));
 }
 

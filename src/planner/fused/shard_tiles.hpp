@@ -53,13 +53,16 @@ struct ShardTiles {
 
   /// The grid of all shards from shard `first` on, in ascending or descending order.
   TileGrid grid(int first, bool descending = false) const;
-  /// The positions of one band of one shard: index of the shard in the order of grid(), the band, and the end
-  /// position.
+  /// Consecutive positions of one band of one shard: index of the shard in the order of grid(), the band, the
+  /// turn of the shard within the band, and the end position.
   struct Run {
     int place = 0;
     std::int64_t band = 0;
+    std::int64_t turn = 0;
     std::int64_t end = 0;
   };
+  /// Turns that a shard takes within a band.
+  std::int64_t turns() const { return band_cols > 0 ? pieces : 1; }
   /// All runs, in the order of grid().
   std::vector<Run> runs() const;
   /// Virtual rows of grid() → rows of the matrix. stride = shard, so that R / stride is the owner.
@@ -68,8 +71,9 @@ struct ShardTiles {
   std::int64_t rows_of(int index) const;
   /// Positions at which the runs end.
   std::vector<std::int64_t> ends() const;
-  /// Number of tiles of a band that hold output. Tiles of phantom rows are included.
+  /// Number of tiles of a band, or of one turn of it, that hold output. Tiles of phantom rows are included.
   std::uint32_t tiles_in(std::int64_t band) const;
+  std::uint32_t tiles_in(std::int64_t band, std::int64_t turn) const;
 };
 
 }  // namespace shingle::planner
