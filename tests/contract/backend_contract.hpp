@@ -6,4 +6,5 @@
 #include "elementwise_contract.hpp"
 #include "executable_contract.hpp"
 #include "gemm_contract.hpp"
+#include "sums_contract.hpp"
 #include "transport_contract.hpp"

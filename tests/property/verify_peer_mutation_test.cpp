@@ -189,7 +189,8 @@ bool drop_last_awaits(Plan& plan, Dice& dice) {
     if (comes_to_help(plan, where)) return false;
     const std::string& name = counter_name(plan, await.counter);
     if (name == "stored") return await.counter.entry != where.rank;  // what a lane has stored itself it knows
-    if (name == "summed" && plan.problem().op == Op::gemm_allreduce && sums_shards(plan))
+    const bool for_all = plan.problem().op == Op::gemm_allreduce && sums_shards(plan);
+    if (name == "summed" && (for_all || chosen(plan).sums == SumsIn::epilogue))
       return await.counter.entry != where.rank;  // the epoch ends after the own sums anyway
     return name == "summed" || name == "fetched";
   });

@@ -147,11 +147,11 @@ TEST(ParamTable, KeepsEveryFieldOfRing) {
 
 TEST(ParamTable, KeepsEveryFieldOfFused) {
   FusedParams all;
-  auto& [tile, helpers, stage_fp32, one_shot, comm_rows, pull, mover, comm_order, unregistered, symmetric] =
-      all;
+  auto& [tile, helpers, sums, stage_fp32, one_shot, comm_rows, pull, mover, comm_order, unregistered,
+         symmetric] = all;
   tile = every_tile_field(), helpers = 3, comm_rows = 64;
   stage_fp32 = one_shot = pull = unregistered = symmetric = true;
-  mover = Mover::store, comm_order = CommOrder::same;
+  mover = Mover::store, comm_order = CommOrder::same, sums = SumsIn::pass;
   all.tile.order.rotation = 0;  // the planner's alone
   expect_kept(all);
   helpers = FusedParams::no_helpers;

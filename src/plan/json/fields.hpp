@@ -357,7 +357,7 @@ void fields(auto& f, Is<TileNotify> auto& n) {
   f.required("counter", n.counter);
   f.optional("ranks", n.ranks);
   f.required("ends", n.ends);
-  f.optional("entries", n.entries);
+  f.optional("entries", n.entries, -1);
   f.optional("owners", n.owners);
 }
 

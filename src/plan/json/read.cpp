@@ -123,6 +123,17 @@ class Reader {
       read(*it, at, out);
     }
   }
+  /// A list of whole numbers, each at least `least`.
+  template <class T>
+  void optional(const char* key, std::vector<T>& out, int least) {
+    out.clear();
+    const auto it = find(key);
+    if (it == json_.end()) return;
+    const Path at{&path_, key};
+    if (!it->is_array()) fail_at(at, fmt::format("expected an array, found {}", shown(*it)));
+    for (std::size_t i = 0; i < it->size(); ++i)
+      read_integer((*it)[i], {&at, {}, i}, out.emplace_back(), least);
+  }
   template <class... T>
   void alternative(const char* key, std::span<const std::string_view> names, std::variant<T...>& out) {
     std::string text;

@@ -76,7 +76,7 @@ class Writer {
     if (!(value == absent)) required(key, value);
   }
   template <class T>
-  void optional(const char* key, const std::vector<T>& values) {
+  void optional(const char* key, const std::vector<T>& values, int = 0) {
     if (!values.empty()) required(key, values);
   }
   template <class T, class U>
