@@ -4,9 +4,9 @@
 // Phases of a tile that is a sum:
 //
 //   1. The parts warp waits until the tile before is stored, as the staged tile's memory is then free. It
-//      awaits the gate and copies the rows of the first part there: bulk copies, which tell the mbarrier
-//      `landed` of their bytes. It is the warp that CUTLASS's kernel layer has for auxiliary loads of the
-//      main loop (mainloop.cuh), as the store warp has no registers left.
+//      awaits the gate and starts to copy the first part there; the copies arrive at the mbarrier `landed`.
+//      It is the warp that CUTLASS's kernel layer has for auxiliary loads of the main loop (mainloop.cuh), as
+//      the store warp has no registers left.
 //   2. The MMA warps wait for `landed` once they have multiplied, and add. Each warp reads the places that it
 //      stages itself later.
 //   3. They arrive at the mbarrier `taken`, and the parts warp copies the next part.
@@ -17,9 +17,11 @@
 // Ping-pong kernels have one pair of mbarriers for each warpgroup: a warpgroup does not know how many sums
 // the other one has.
 //
-// Memory order: wait_for() by some lanes of the parts warp, __syncwarp, then each lane's proxy fence, which
-// orders peers' stores and earlier uses of the staged tile before its bulk copies. The copies' bytes complete
-// `landed` (release, CTA), where the MMA warps wait (acquire, CTA).
+// Copies are of 16 bytes. Bulk copies of single rows take several times as long, and delay the main loop's
+// loads.
+//
+// Memory order: wait_for() by some lanes of the parts warp, then __syncwarp. Each lane's copies arrive at
+// `landed` once they are done (release, CTA), where the MMA warps wait (acquire, CTA).
 #pragma once
 
 #include <cutlass/cutlass.h>
@@ -48,7 +50,7 @@ struct PartsBarriers {
   /// Called by one thread before the kernel's fence of mbarriers.
   CUTLASS_DEVICE void open(std::uint32_t threads) {
     for (int slot = 0; slot < 2; ++slot)
-      ptx::barrier_init(&landed[slot], 1), ptx::barrier_init(&taken[slot], threads);
+      ptx::barrier_init(&landed[slot], 32), ptx::barrier_init(&taken[slot], threads);
   }
 };
 
@@ -104,7 +106,6 @@ class PartsWarp {
     for (int part = 0; part < args.sums.count; ++part) {
       if (part > 0 || split.parts > 1) ptx::barrier_wait(&shared.parts.taken[slot], taken_.next(slot));
       __syncwarp();
-      ptx::fence_proxy_async();
       land(args, args.sums.parts[part], at, shared, shared.parts.landed[slot], lane);
     }
   }
@@ -115,26 +116,30 @@ class PartsWarp {
   CUTLASS_DEVICE static void land(const PartsArgs& args, const Route& from, const TileSpot& at,
                                   Shared& shared, ptx::Barrier& landed, int lane) {
     const Route route = from;
-    const std::int64_t left = args.cols - std::int64_t{at.n} * Epilogue::cols;
-    const auto bytes = static_cast<std::uint32_t>(left < Epilogue::cols ? left : Epilogue::cols) * 2;
     const char* rows[rows_of_lane];  // null: the row is beyond the shard or the grid
-    std::uint32_t count = 0;
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < rows_of_lane; ++i) {
       const int row = lane + 32 * i;
       const bool exists = row < args.part_rows && std::int64_t{at.m} * args.part_rows + row < args.rows;
       rows[i] = exists ? row_of(route, at, args.part_rows, row) : nullptr;
-      count += rows[i] != nullptr ? 1 : 0;
     }
-    count = __reduce_add_sync(~0u, count);
-    if (lane == 0) ptx::barrier_arrive_expecting(&landed, count * bytes);
-    __syncwarp();
-    const std::uint32_t to = ptx::shared_address(shared.tile.rows), barrier = ptx::shared_address(&landed);
+    // Each lane copies one word of a row at a time.
+    constexpr int words = Epilogue::cols / 8, rows_at_once = 32 / words;
+    const std::int64_t col = std::int64_t{at.n} * Epilogue::cols + lane % words * 8;
+    const bool inside = lane / words < rows_at_once && col < args.cols;
+    std::uint32_t to =
+        ptx::shared_address(shared.tile.rows) + lane / words * Epilogue::stride + lane % words * 16;
     CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < rows_of_lane; ++i)
-      if (rows[i] != nullptr)
-        ptx::copy_bulk(to + (lane + 32 * i) * Epilogue::stride,
-                       rows[i] + std::int64_t{at.n} * Epilogue::cols * 2, bytes, barrier);
+    for (int i = 0; i < rows_of_lane; ++i) {
+      const auto of_lane = reinterpret_cast<std::uint64_t>(rows[i]);
+#pragma unroll 4
+      for (int row = 0; row < 32; row += rows_at_once) {
+        const std::uint64_t from_row = __shfl_sync(~0u, of_lane, row + lane / words);
+        if (from_row != 0 && inside) ptx::copy_async(to, reinterpret_cast<const char*>(from_row) + col * 2);
+        to += rows_at_once * Epilogue::stride;
+      }
+    }
+    ptx::copies_arrive(ptx::shared_address(&landed));
   }
 
   int works_ = 0;

@@ -22,13 +22,6 @@ __device__ __forceinline__ void barrier_arrive(Barrier* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
-/// Arrives, and lets the phase also await `bytes` bytes of bulk copies (sm90).
-__device__ __forceinline__ void barrier_arrive_expecting(Barrier* barrier, std::uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
-               "r"(bytes)
-               : "memory");
-}
-
 /// Returns true, with acquire semantics, if the phase of this parity is complete. From compute capability 9.0
 /// on, the thread may sleep a while before it returns false.
 __device__ __forceinline__ bool barrier_try_wait(Barrier* barrier, std::uint32_t parity) {

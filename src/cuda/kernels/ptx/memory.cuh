@@ -91,11 +91,6 @@ __device__ __forceinline__ void fence_proxy_async_global() {
   asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
-/// Orders accesses of plain instructions before bulk copies of the same memory, global or shared.
-__device__ __forceinline__ void fence_proxy_async() {
-  asm volatile("fence.proxy.async;" ::: "memory");
-}
-
 /// Loads 16 bytes that are read once: not kept in L1. The load is coherent: the data may have been written
 /// while the kernel runs.
 __device__ __forceinline__ uint4 load_once(const void* at) {

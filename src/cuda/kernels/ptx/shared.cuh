@@ -35,14 +35,10 @@ __device__ __forceinline__ void copy_async(std::uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
-/// Starts a bulk copy from global to shared memory that tells an mbarrier of its bytes (sm90). Addresses and
-/// `bytes` are multiples of 16. It belongs to the async proxy: see fence_proxy_async().
-__device__ __forceinline__ void copy_bulk(std::uint32_t to, const void* from, std::uint32_t bytes,
-                                          std::uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-      "l"(from), "r"(bytes), "r"(barrier)
-      : "memory");
+/// Arrives at an mbarrier once all copies that this thread has started are done. They are then visible to the
+/// threads that wait for the phase.
+__device__ __forceinline__ void copies_arrive(std::uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
 /// Waits for this thread's copies. They are then visible to this thread only.
