@@ -240,7 +240,8 @@ def step(args, device):
         losses, held = {}, {}
         for name in ("fsdp2", "shingle", "again"):
             training = Training(args, mesh, device, tokens, ours=name != "fsdp2")
-            losses[name] = training.losses(args.steps)
+            with deterministic():
+                losses[name] = training.losses(args.steps)
             held[name] = used_bytes(device)[0]
             if name != "again":
                 del training
@@ -265,6 +266,16 @@ def step(args, device):
         del training
         forget_models()
     return rows
+
+
+@contextlib.contextmanager
+def deterministic():
+    """Products and attention of PyTorch repeat their bits, so that a difference between runs comes from collectives."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def forget_models():

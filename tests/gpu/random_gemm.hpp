@@ -119,7 +119,11 @@ class RandomGemm {
             {.base = const_cast<char*>(static_cast<const char*>(part.to_device())),
              .row_bytes = static_cast<std::int64_t>(part.pitch() * size_bytes(dtype(instance_.type)))});
       routes_ = upload(routes);
-      args.sums = {shape_.summed, routes_.get<Route>(), args.out, {}, owners_, turn_, owners_ - 1};
+      args.sums = {.count = shape_.summed,
+                   .parts = routes_.get<Route>(),
+                   .owners = owners_,
+                   .turn = turn_,
+                   .own = owners_ - 1};
     }
     args.watch = watched_.watch();
     args.ctas = 6;
@@ -218,10 +222,12 @@ class RandomGemm {
     return sums;
   }
   static double silu(double x) { return x / (1 + std::exp(-x)); }
+  /// True if the tiles in row m of the grid are parts of sums, which have one destination.
+  bool is_part(int m) const { return shape_.summed > 0 && m / turn_ % owners_ != owners_ - 1; }
   /// A row of row m of tiles.
   std::vector<double> finished(int m, int row, std::vector<double> x) const {
     const auto cols = static_cast<std::size_t>(shape_.cols);
-    if (shape_.summed > 0 && m / turn_ % owners_ != owners_ - 1) return x;  // a part
+    if (is_part(m)) return x;
     for (const RandomMatrix& part : parts_)
       for (std::size_t j = 0; j < cols; ++j) x[j] += part.at(row, static_cast<int>(j));
     for (std::size_t j = 0; j < x.size(); ++j) {
@@ -239,7 +245,7 @@ class RandomGemm {
   }
   void put(int m, int row, const std::vector<double>& x) {
     for (int n = 0; n < grid_.tiles_n(); ++n)
-      for (int d = 0; d < shape_.out.dests; ++d) {
+      for (int d = 0; d < (is_part(m) ? 1 : shape_.out.dests); ++d) {
         const std::int64_t at = out_->at(m, n, row, d);
         if (at < 0) continue;
         const int first = n * grid_.tile_cols, last = std::min(first + grid_.tile_cols, shape_.cols);

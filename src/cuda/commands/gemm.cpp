@@ -59,14 +59,14 @@ class InstrumentedGemm final : public Command {
     args_.b = operands_.b.in(shifts);
     args_.bias = operands_.bias.in(shifts);
     args_.out.shift = shifts.of[args_.out.matrix];
-    args_.sums.to.shift = shifts.of[args_.sums.to.matrix];
+    args_.sums.shift = shifts.of[args_.sums.matrix];
     args_.split.sums = workspace_.get<float>();
   }
   /// True if the kernel's parameters hold these addresses.
   bool holds(const Shifts& shifts) const {
     return args_.a == operands_.a.in(shifts) && args_.b == operands_.b.in(shifts) &&
            args_.bias == operands_.bias.in(shifts) && args_.out.shift == shifts.of[args_.out.matrix] &&
-           args_.sums.to.shift == shifts.of[args_.sums.to.matrix] &&
+           args_.sums.shift == shifts.of[args_.sums.matrix] &&
            (args_.split.parts == 1 || args_.split.sums == workspace_.get());
   }
 
@@ -257,7 +257,8 @@ GemmSums sums_of(const Context& context, const Gemm& step, const Tiling& tiling,
   std::vector<Route> parts;
   for (const Placement& from : step.sums.from) parts.push_back(tables.route(from, tiling));
   sums.parts = context.table_memory.put(parts);
-  sums.to = tables.route(step.sums.to, tiling);
+  sums.matrix = static_cast<std::uint8_t>(
+      context.plan.buffers[static_cast<std::size_t>(step.sums.to.slice.buffer)].role);
   sums.gate = tables.gates(gates, tiling, context.rank);
   return sums;
 }
@@ -303,10 +304,15 @@ Served serve(const Plan& plan, const Gemm& step) {
     throw Unsupported(*reason);
   if (!step.sums.from.empty()) {
     own_tiles(step, grid);
-    for (const Placement& from : step.sums.from)
-      if (buffer(from.slice).dtype != buffer(step.a).dtype || buffer(from.slice).role != Role::internal ||
-          args.out_type != args.type)
-        throw Unsupported("CUDA: parts of a sum are internal, of the type of A: use --sums pass");
+    std::vector<Slice> parts{step.out.slice};
+    for (const Placement& from : step.sums.from) parts.push_back(from.slice);
+    const auto fits = [&](const Slice& part) {
+      return buffer(part).dtype == buffer(step.a).dtype && buffer(part).role == Role::internal;
+    };
+    const Buffer &part = buffer(step.out.slice), &sum = buffer(step.sums.to.slice);
+    if (!std::ranges::all_of(parts, fits) || sum.dtype != part.dtype || sum.cols != part.cols)
+      throw Unsupported(
+          "CUDA: parts of a sum are internal, of the type of A and as wide as the sum: use --sums pass");
   }
   served.choice =
       choose(args, grid, served.tiles, step.groups.empty() ? 0 : step.group_tiles, step.live.buffer >= 0);
@@ -381,7 +387,7 @@ std::unique_ptr<Command> make_command(const Context& context, const Gemm& step) 
   }
   args.order = context.table_memory.put(order_of(tiling, false));
   args.positions = static_cast<std::int32_t>(choice.positions.size());
-  args.out = tables.route(step.out, tiling);
+  args.out = tables.route(step, tiling);
   args.leaving = tables.leaving(step, tiling, context.rank);
   args.pace = cycles_per_kib;
   std::vector<TileGate> gates, gates_of_parts;

@@ -107,12 +107,33 @@ void add_tile_runs(const Tables& tables, const Placement& at, const Tiling& tili
   });
 }
 
-/// Table of a route whose tiles are cut into few runs: much faster than by single rows. Nothing if a tile has
-/// more runs than `most_runs`, or if the tiles have no common piece.
+/// Addresses of `piece` rows at a time of some tiles, at each destination.
 struct PieceTable {
   std::vector<char*> entries;
   std::int64_t piece = 0;
+  std::size_t dests = 1;
+
+  /// Makes pieces of `rows` rows, a divisor, and adds destinations without addresses.
+  void cut(std::int64_t rows, std::size_t wanted, std::int64_t row_bytes) {
+    std::vector<char*> finer;
+    for (std::size_t first = 0; first < entries.size(); first += dests)
+      for (std::int64_t row = 0; row < piece; row += rows)
+        for (std::size_t d = 0; d < wanted; ++d) {
+          char* const at = d < dests ? entries[first + d] : nullptr;
+          finer.push_back(at == nullptr ? nullptr : at + row * row_bytes);
+        }
+    entries = std::move(finer), piece = rows, dests = wanted;
+  }
+  void put(TableMemory& memory, std::int64_t height, Route& route) const {
+    route.dests = static_cast<std::int32_t>(dests);
+    route.table = memory.put(entries);
+    route.piece_rows = static_cast<std::int32_t>(piece);
+    route.pieces = static_cast<std::int32_t>(height / piece);
+  }
 };
+
+/// Table of a route whose tiles are cut into few runs: much faster than by single rows. Nothing if a tile has
+/// more runs than `most_runs`, or if the tiles have no common piece.
 std::optional<PieceTable> table_of_runs(const Tables& tables, const Placement& at, const Tiling& tiling,
                                         const std::vector<std::int64_t>& positions, std::size_t dests) {
   constexpr std::size_t most_runs = 16;
@@ -133,7 +154,7 @@ std::optional<PieceTable> table_of_runs(const Tables& tables, const Placement& a
     ends.push_back(runs.size());
   }
   const auto pieces = static_cast<std::size_t>(tiling.height / piece);
-  PieceTable table{std::vector<char*>(ends.size() * pieces * dests, nullptr), piece};
+  PieceTable table{std::vector<char*>(ends.size() * pieces * dests, nullptr), piece, dests};
   std::vector<std::size_t> found(pieces);
   for (std::size_t t = 0, i = 0; t < ends.size(); ++t) {
     std::ranges::fill(found, std::size_t{0});
@@ -173,6 +194,41 @@ bool hides_gaps(std::size_t piece, const std::vector<std::vector<char*>>& tiles,
         return true;
     }
   return false;
+}
+
+/// Table of the rows of some tiles, in their order.
+PieceTable pieces_of(const Tables& tables, const Placement& at, const Tiling& tiling,
+                     const std::vector<std::int64_t>& entries) {
+  const RowAddresses addresses(tables, at, tiling);
+  const std::size_t dests = addresses.dests(), height = static_cast<std::size_t>(tiling.height);
+  if (auto table = table_of_runs(tables, at, tiling, entries, dests)) return std::move(*table);
+  const std::int64_t row_bytes = tables.memory.row_bytes(at.slice.buffer);
+  std::vector<std::vector<char*>> tiles;
+  std::vector<std::vector<bool>> exist;
+  for (const std::int64_t position : entries) {
+    tiles.push_back(addresses.of(position));
+    auto& rows = exist.emplace_back(height, false);
+    const TileRect rect = tiling.rect(tiling.tile(position));
+    const std::int64_t tall = tiling.pads(rect) ? tiling.height : rect.rows;
+    for (std::int64_t v = 0; v < tall; ++v) rows[static_cast<std::size_t>(tiling.kernel_row(v, tall))] = true;
+  }
+  std::size_t piece = height;
+  while (piece > 1 && (height % piece != 0 || !cut_by(piece, tiles, dests, row_bytes) ||
+                       hides_gaps(piece, tiles, dests, exist)))
+    --piece;
+  PieceTable table{{}, static_cast<std::int64_t>(piece), dests};
+  for (const auto& rows : tiles)
+    for (std::size_t row = 0; row < height; row += piece)
+      table.entries.insert(table.entries.end(), rows.begin() + static_cast<std::ptrdiff_t>(row * dests),
+                           rows.begin() + static_cast<std::ptrdiff_t>((row + 1) * dests));
+  return table;
+}
+
+/// A position in each row of tiles: its tiles share their row addresses.
+std::vector<std::int64_t> rows_of_tiles(const TileGrid& grid) {
+  std::vector<std::int64_t> positions;
+  for (std::int64_t m = 0; m < grid.tiles_m(); ++m) positions.push_back(grid.linear({m, 0}));
+  return positions;
 }
 
 /// The group of positions that come in ascending order, each in some group.
@@ -218,44 +274,34 @@ Route Tables::route(const Placement& at, const Tiling& tiling) const {
     route.base = memory.at(at.slice, parity).at + *row * route.row_bytes;
     return route;
   }
-  const TileGrid& grid = tiling.grid;
-  std::vector<std::int64_t> entries = tiling.positions;
   route.by_tile = stacks_tiles(at);
-  if (!route.by_tile) {  // all tiles of a row of tiles share their row addresses
-    entries.clear();
-    for (std::int64_t m = 0; m < grid.tiles_m(); ++m) entries.push_back(grid.linear({m, 0}));
+  const auto entries = route.by_tile ? tiling.positions : rows_of_tiles(tiling.grid);
+  pieces_of(*this, at, tiling, entries).put(table_memory, tiling.height, route);
+  return route;
+}
+
+Route Tables::route(const Gemm& step, const Tiling& tiling) const {
+  if (step.sums.from.empty()) return route(step.out, tiling);
+  Route route;
+  route.row_bytes = memory.row_bytes(step.out.slice.buffer);
+  const std::vector<std::int64_t> rows = rows_of_tiles(tiling.grid);
+  std::vector<std::int64_t> of_parts, of_sums;
+  for (const std::int64_t position : rows)
+    (is_sum(step, tiling.rect(tiling.tile(position)).row) ? of_sums : of_parts).push_back(position);
+  PieceTable parts = pieces_of(*this, step.out, tiling, of_parts),
+             sums = pieces_of(*this, step.sums.to, tiling, of_sums);
+  const std::int64_t piece = std::gcd(parts.piece, sums.piece);
+  const std::size_t dests = std::max(parts.dests, sums.dests);
+  for (PieceTable* table : {&parts, &sums}) table->cut(piece, dests, route.row_bytes);
+  PieceTable all{{}, piece, dests};
+  const auto of_tile = static_cast<std::ptrdiff_t>(static_cast<std::size_t>(tiling.height / piece) * dests);
+  auto part = parts.entries.begin(), sum = sums.entries.begin();
+  for (const std::int64_t position : rows) {
+    auto& next = is_sum(step, tiling.rect(tiling.tile(position)).row) ? sum : part;
+    all.entries.insert(all.entries.end(), next, next + of_tile);
+    next += of_tile;
   }
-  const RowAddresses addresses(*this, at, tiling);
-  route.dests = static_cast<std::int32_t>(addresses.dests());
-  if (const auto table = table_of_runs(*this, at, tiling, entries, addresses.dests())) {
-    route.table = table_memory.put(table->entries);
-    route.piece_rows = static_cast<std::int32_t>(table->piece);
-    route.pieces = static_cast<std::int32_t>(tiling.height / table->piece);
-    return route;
-  }
-  std::vector<std::vector<char*>> tiles;
-  std::vector<std::vector<bool>> exist;
-  for (const std::int64_t position : entries) {
-    tiles.push_back(addresses.of(position));
-    auto& rows = exist.emplace_back(static_cast<std::size_t>(tiling.height), false);
-    const TileRect rect = tiling.rect(tiling.tile(position));
-    const std::int64_t height = tiling.pads(rect) ? tiling.height : rect.rows;
-    for (std::int64_t v = 0; v < height; ++v)
-      rows[static_cast<std::size_t>(tiling.kernel_row(v, height))] = true;
-  }
-  const std::size_t dests = addresses.dests(), height = static_cast<std::size_t>(tiling.height);
-  std::size_t piece = height;
-  while (piece > 1 && (height % piece != 0 || !cut_by(piece, tiles, dests, route.row_bytes) ||
-                       hides_gaps(piece, tiles, dests, exist)))
-    --piece;
-  std::vector<char*> table;
-  for (const auto& rows : tiles)
-    for (std::size_t row = 0; row < height; row += piece)
-      table.insert(table.end(), rows.begin() + static_cast<std::ptrdiff_t>(row * dests),
-                   rows.begin() + static_cast<std::ptrdiff_t>((row + 1) * dests));
-  route.table = table_memory.put(table);
-  route.piece_rows = static_cast<std::int32_t>(piece);
-  route.pieces = static_cast<std::int32_t>(height / piece);
+  all.put(table_memory, tiling.height, route);
   return route;
 }
 

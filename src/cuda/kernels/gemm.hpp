@@ -33,11 +33,14 @@ struct SplitK {
 };
 
 /// Sums of own tiles with the parts of other ranks (TileSums of plan.hpp). Rows of tiles belong to `owners`
-/// ranks, `turn` of them each in turn; those of `own` are sums. Parts and sums have the type of A.
+/// ranks, `turn` of them each in turn; those of `own` are sums. Parts and sums have the type of A. The
+/// output's route has the addresses of all tiles: other tiles than sums have one destination, in memory that
+/// no call moves.
 struct GemmSums {
   std::int32_t count = 0;        ///< parts of a tile; 0: no tile is a sum
   const Route* parts = nullptr;  ///< in device memory, in the order of the sum
-  Route to;                      ///< where sums are stored
+  std::int64_t shift = 0;        ///< bytes, added to the addresses of sums
+  std::uint8_t matrix = 0;       ///< role of the matrix that sums are stored to
   GateTable gate;                ///< awaited before the parts of a sum are read
   std::int32_t owners = 1, turn = 1, own = 0;
 

@@ -139,8 +139,8 @@ class HookedEpilogue {
       await_emptied(index * passes());
       if (output) parts.add_others(sums, ptx::shared_address(shared_->tile.rows) + thread / 32 * 16 * stride);
     }
-    if (sums_parts(at)) parts_.add_all(shared_->parts, staged(), sums, thread, slot);
-    if (plain(at.m)) {
+    if (at.sum && output_.holds({at.m, at.n})) parts_.add_all(shared_->parts, staged(), sums, thread, slot);
+    if (plain(at)) {
       await_emptied(index);
       staged().stage_plain(sums, thread);
       if (is_last(tile) && output_.holds({at.m, at.n})) ship_own(at, thread);
@@ -171,12 +171,12 @@ class HookedEpilogue {
     std::uint32_t* counter = nullptr;  // the lane's first counter
     if constexpr (Counted) live_ = LiveTiles::rows_of_tile(counted_args(), at.position);
     if (ships) look_up<Rows>(at, 0, 0, lane);
-    if (output && sums_parts(at)) {
+    if (output && at.sum) {
       count_owed(lane);  // ranks whose parts it awaits may wait for them
       parts_.land_all(shared_->parts, staged(), at, lane, Warps == all_warps ? 0 : tiles_ % 2);
     }
     const std::int32_t leaving = ships && !ends(tile) ? rows_to_spread(at) : 0;
-    if (leaving > 0 && output_.route(at.m).dests > 1) look_apart(at, lane);
+    if (leaving > 0 && output_.dests(at) > 1) look_apart(at, lane);
     if (output && lane < args().notify.count) counter = output_.counter(at.position, lane);
     for (int pass = 0; pass < passes(); ++pass) {
       __syncwarp();
@@ -209,7 +209,7 @@ class HookedEpilogue {
   }
   /// Stores the staged rows, one destination after another.
   CUTLASS_DEVICE void ship_at_once(const TileSpot& at, int pass, int lane) const {
-    const int dests = output_.route(at.m).dests;
+    const int dests = output_.dests(at);
     for (int d = 0; d < dests; ++d) {
       if (dests > 1 && d + pass > 0) {
         look_up<Rows>(at, d, 0, lane);
@@ -225,7 +225,7 @@ class HookedEpilogue {
   /// Stores the staged rows in steps, each to all destinations, at the pace of remote stores.
   CUTLASS_DEVICE void ship_spread(const TileSpot& at, std::int32_t leaving, int lane) const {
     Pace pace = next_pace(leaving);
-    const int dests = output_.route(at.m).dests;
+    const int dests = output_.dests(at);
     CUTLASS_PRAGMA_NO_UNROLL
     for (int first = 0; first < Rows; first += rows_of_step) {
       pace.wait();
@@ -252,8 +252,7 @@ class HookedEpilogue {
   static constexpr int rows_of_step = 16;
   static constexpr bool spreads = Warps == all_warps && Cols == 256;
   CUTLASS_DEVICE bool may_spread() const {
-    return spreads && args().leaving != nullptr && passes() == 1 && args().out.dests <= most_dests &&
-           args().sums.to.dests <= most_dests;
+    return spreads && args().leaving != nullptr && passes() == 1 && args().out.dests <= most_dests;
   }
   /// Rows of the tile stored on other devices, over all destinations; 0 if the tile is not paced.
   CUTLASS_DEVICE std::int32_t rows_to_spread(const TileSpot& at) const {
@@ -296,8 +295,7 @@ class HookedEpilogue {
     __syncwarp();
     int row = 0;
     while (row < Rows - 1 && shared_->rows[row] == nullptr) ++row;
-    if (lane < output_.route(at.m).dests)
-      shared_->apart[lane] = output_.row_at(at, row, lane) - shared_->rows[row];
+    if (lane < output_.dests(at)) shared_->apart[lane] = output_.row_at(at, row, lane) - shared_->rows[row];
   }
 
   CUTLASS_DEVICE const GemmArgs& args() const { return output_.args; }
@@ -308,7 +306,8 @@ class HookedEpilogue {
   CUTLASS_DEVICE SplitOrder order() const { return SplitOrder(args()); }
   template <class Coordinate>
   CUTLASS_DEVICE TileSpot spot(const Coordinate& tile) const {
-    return {order().position(cute::get<3>(tile)), cute::get<0>(tile), cute::get<1>(tile)};
+    const int m = cute::get<0>(tile);
+    return {order().position(cute::get<3>(tile)), m, cute::get<1>(tile), !Counted && args().sums.holds(m)};
   }
   /// True if the work is the last part of its tile.
   template <class Coordinate>
@@ -325,15 +324,11 @@ class HookedEpilogue {
   /// work then, and are up to eight times as many. Not for tiles that are finished by halves.
   template <class Coordinate>
   CUTLASS_DEVICE bool is_last(const Coordinate& tile) const {
-    return plain(cute::get<0>(tile)) && ends(tile);
+    return ends(tile) && plain(spot(tile));
   }
-  /// True if the tile is a sum that other ranks have parts of.
-  CUTLASS_DEVICE bool sums_parts(const TileSpot& at) const {
-    return !Counted && args().sums.holds(at.m) && output_.holds({at.m, at.n});
-  }
-  /// True if the sums of tiles in row m of the grid only need rounding.
-  CUTLASS_DEVICE bool plain(int m) const {
-    return output_.is_part(m) || (args().activate == Activate::none && bare());
+  /// True if the sums only need rounding.
+  CUTLASS_DEVICE bool plain(const TileSpot& at) const {
+    return output_.is_part(at) || (args().activate == Activate::none && bare());
   }
   /// True if nothing is added to the sums, and 16 bits of each are stored.
   CUTLASS_DEVICE bool bare() const {
@@ -351,7 +346,7 @@ class HookedEpilogue {
   CUTLASS_DEVICE void ship_own(const TileSpot& at, int thread) const {
     ptx::await_prerequisites();
     const int lane = thread % 32;
-    for (int d = 0; d < output_.route(at.m).dests; ++d)
+    for (int d = 0; d < output_.dests(at); ++d)
       for (int first = thread / 32 * 16; first < Rows; first += Warps * 16) {
         look_up<16>(at, d, first, lane);
         __syncwarp();

@@ -103,7 +103,7 @@ struct HookedGemm {
     to.epilogue.b = args.b;
     to.epilogue.bias = args.bias;
     to.epilogue.out.shift = args.out.shift;
-    to.epilogue.sums.to.shift = args.sums.to.shift;
+    to.epilogue.sums.shift = args.sums.shift;
     to.epilogue.split.sums = args.split.sums;
     return cudaSuccess;
   }

@@ -32,18 +32,19 @@ struct TileOutput {
     return row / args.part_rows < args.a_parts &&
            std::int64_t{m} * args.part_rows + row % args.part_rows < args.rows;
   }
-  /// Where a tile is stored.
-  __device__ const Route& route(int m) const { return args.sums.holds(m) ? args.sums.to : args.out; }
   /// True if a tile is a part of a sum, which is stored as it is.
-  __device__ bool is_part(int m) const { return args.sums.count > 0 && !args.sums.holds(m); }
-  /// Address of a tile's row along a route, at the tile's column 0; null if the row has none.
-  __device__ char* row_at(const Route& to, const TileSpot& tile, int row, int d = 0) const {
-    char* const at = row_of(to, tile, args.part_rows, row, d);
-    return at == nullptr ? nullptr : at + std::int64_t{first_col(to, tile, cols())} * bytes();
-  }
-  /// Address of a tile's row at destination d.
+  __device__ bool is_part(const TileSpot& tile) const { return args.sums.count > 0 && !tile.sum; }
+  __device__ int dests(const TileSpot& tile) const { return is_part(tile) ? 1 : args.out.dests; }
+  /// Address of a tile's row at destination d, at the tile's column 0; null if the row has none.
   __device__ char* row_at(const TileSpot& tile, int row, int d) const {
-    return row_at(route(tile.m), tile, row, d);
+    char* const at = row_of(args.out, tile, args.part_rows, row, d);
+    if (at == nullptr) return nullptr;
+    return at + std::int64_t{first_col(args.out, tile, cols())} * bytes() + (tile.sum ? args.sums.shift : 0);
+  }
+  /// Address of a row of another rank's part, at the tile's column 0; null if the row has none.
+  __device__ const char* part_at(const Route& from, const TileSpot& tile, int row) const {
+    const char* const at = row_of(from, tile, args.part_rows, row);
+    return at == nullptr ? nullptr : at + std::int64_t{tile.n} * cols() * static_cast<int>(sizeof(T));
   }
 
   /// Adds C and bias to `width` sums of an output row, and applies the activation. `up`: with swiglu, the
@@ -64,9 +65,9 @@ struct TileOutput {
   __device__ void store(const TileSpot& tile, int row, int column, Sums& x, Sums& up) const {
     const std::int64_t in_matrix = std::int64_t{tile.n} * cols() + column;
     if (!row_exists(tile.m, row) || in_matrix >= args.cols) return;
-    if (args.sums.holds(tile.m)) add_parts(tile, row, column, x);
-    if (!is_part(tile.m)) finish(std::int64_t{tile.m} * args.part_rows + row, in_matrix, x, up);
-    for (int d = 0; d < route(tile.m).dests; ++d) {
+    if (tile.sum) add_parts(tile, row, column, x);
+    if (!is_part(tile)) finish(std::int64_t{tile.m} * args.part_rows + row, in_matrix, x, up);
+    for (int d = 0; d < dests(tile); ++d) {
       char* const to = row_at(tile, row, d);
       if (to == nullptr) continue;
       if (fp32())
@@ -93,7 +94,7 @@ struct TileOutput {
   /// Adds the other ranks' parts of `width` columns of a sum, from the tile's `column` on.
   __device__ void add_parts(const TileSpot& tile, int row, int column, Sums& x) const {
     for (int part = 0; part < args.sums.count; ++part)
-      if (const char* const from = row_at(args.sums.parts[part], tile, row); from != nullptr) {
+      if (const char* const from = part_at(args.sums.parts[part], tile, row); from != nullptr) {
         Chunk<T, width> chunk;
         load(chunk, from + column * std::int64_t{sizeof(T)}, width);
         add(x, chunk);

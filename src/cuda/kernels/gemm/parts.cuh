@@ -85,7 +85,7 @@ class TileParts {
     const std::int64_t left = output.args.cols - std::int64_t{at.n} * output.cols();
     const auto bytes = static_cast<std::uint32_t>(left < output.cols() ? left : output.cols()) * 2;
     const auto address = [&](int row) -> const char* {  // null: the row is beyond the shard or the grid
-      return output.row_exists(at.m, row) ? output.row_at(from, at, row) : nullptr;
+      return output.row_exists(at.m, row) ? output.part_at(from, at, row) : nullptr;
     };
     std::uint32_t rows = 0;
     CUTLASS_PRAGMA_NO_UNROLL

@@ -84,8 +84,9 @@ struct MultistageGemm {
       if (!Counted || are_all_told(live > 0)) {
         Sums sums;
         multiply(args, tile, shared, sums);
-        if (args.sums.holds(tile.m)) pass_gates(args, args.sums.gate, position);
-        store_tile(output, {position, tile.m, tile.n}, live, shared, sums);
+        const bool sum = args.sums.holds(tile.m);
+        if (sum) pass_gates(args, args.sums.gate, position);
+        store_tile(output, {position, tile.m, tile.n, sum}, live, shared, sums);
       }
       __syncthreads();
       output.notify(position, static_cast<int>(threadIdx.x), threads);
