@@ -139,14 +139,15 @@ bool one_shot_is_faster(const Problem& p, const Machine& machine, const FusedPar
   return shot_us < 2 * link.transfer_us(others) + fill_us;
 }
 
-/// Order of the shards that are summed; one shot has none.
+/// Order of the shards that are summed; one shot has none, and sums in the epilogue come last: the parts that
+/// they await have then long arrived.
 ///
 /// If links are the bottleneck, they must be busy all the time, with all peers. Shard by shard, ranks that
 /// drift apart would send to the same rank. Also, no link would be busy while a rank computes its own shard.
-CommOrder order_of_sums(const FusedParams& params, bool one_shot, bool bound) {
+CommOrder order_of_sums(const FusedParams& params, bool one_shot, bool own_last, bool bound) {
   if (one_shot || params.comm_order == CommOrder::reverse) return CommOrder::ring;
   if (params.comm_order != CommOrder::automatic) return params.comm_order;
-  return bound ? CommOrder::interleaved : CommOrder::ring;
+  return bound && !own_last ? CommOrder::interleaved : CommOrder::ring;
 }
 
 /// Number of workers that sum beside the product.
@@ -247,10 +248,8 @@ FusedParams choose(const Problem& p, const Machine& machine, const FusedParams& 
       chosen.sums =
           params.helpers == 0 && sums_fit_epilogue(p, machine, chosen) ? SumsIn::epilogue : SumsIn::pass;
     const bool in_epilogue = chosen.sums == SumsIn::epilogue;
-    // Workers that store products in time to links also store sums to all ranks, if these leave with tiles.
-    const double times = share * (p.world - 1) * (in_epilogue && for_all ? 2 : 1);
-    const bool bound = !p.traits().shards_a() && wire_bound(machine, product, times);
-    chosen.comm_order = order_of_sums(params, chosen.one_shot, bound);
+    const bool bound = !p.traits().shards_a() && wire_bound(machine, product, share * (p.world - 1));
+    chosen.comm_order = order_of_sums(params, chosen.one_shot, in_epilogue, bound);
     const double moved = share * (p.world + (for_all ? p.world : 1));
     if (!in_epilogue) chosen.helpers = summing(machine, params, product, moved, bound || for_all);
     if (in_epilogue && for_all && params.unregistered) chosen.helpers = helpers_of(machine, params, 64);
@@ -287,8 +286,7 @@ FusedParams choose(const Problem& p, const Machine& machine, const FusedParams& 
 /// True if the last tiles of a reduce-scatter's product should all be the rank's own. No data is then in
 /// flight when the product ends. All earlier tiles leave the rank, and the links must keep up with them.
 bool ends_with_own(const Problem& p, const Machine& machine, const FusedParams& chosen) {
-  const bool stays = p.traits().scatters() || chosen.sums == SumsIn::epilogue;
-  return stays && !p.traits().shards_a() && chosen.comm_order == CommOrder::ring &&
+  return p.traits().scatters() && !p.traits().shards_a() && chosen.comm_order == CommOrder::ring &&
          !wire_bound(machine, product_of(p, machine, chosen), 1);
 }
 

@@ -95,6 +95,7 @@ ShardTiles::ShardTiles(int count, std::int64_t rows, std::int64_t cols, const Ma
     take_out(inner, Axis::m, pieces, joined, 0);
   }
   if (band_positions == 0) band_positions = inner.positions() / bands;
+  if (params.sums == SumsIn::epilogue) stretch_to(inner.positions());
 }
 
 void ShardTiles::stretch_to(std::int64_t tiles) {

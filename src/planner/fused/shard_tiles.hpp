@@ -39,7 +39,8 @@ struct ShardTiles {
   std::int64_t pieces = 1;
 
   /// The tile size comes from the params, else from the machine. A shard has at most 8 bands, so that the
-  /// size of a plan does not grow with the number of tiles.
+  /// size of a plan does not grow with the number of tiles. If owners sum in the epilogue, all bands are one
+  /// stretch: own tiles then come long after the other ranks' tiles that they await.
   ShardTiles(int count, std::int64_t rows, std::int64_t cols, const Machine& machine,
              const FusedParams& params, Bands of = Bands::of_rows);
 

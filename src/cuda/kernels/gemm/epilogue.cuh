@@ -68,10 +68,11 @@ class HookedEpilogue {
   using Output = TileOutput<T, Cols>;
 
   using Staged = StagedTile<T, Rows, Cols, Warps>;
-  using Parts = TileParts<T, Rows, Cols, Warps>;
 
   static constexpr int stride = Staged::stride, all_warps = Staged::all_warps;
-  static constexpr int most_dests = 32;  // limit of destinations for paced stores
+  static constexpr int rows = Rows, cols = Cols;            // of a tile
+  static constexpr bool shares_tiles = Warps == all_warps;  // false: ping-pong
+  static constexpr int most_dests = 32;                     // limit of destinations for paced stores
   struct SharedStorage {
     typename Staged::Memory tile;
     char* rows[Rows];                // addresses of the staged rows
@@ -80,7 +81,7 @@ class HookedEpilogue {
     std::uint32_t* owed[32];
     ptx::Barrier filled;
     ptx::Barrier emptied;
-    typename Parts::Memory parts;
+    PartsBarriers parts;
     // cycles: when the last tile was filled, and the shortest time for a tile
     std::uint32_t filled_at, least_took;
   };
@@ -113,7 +114,7 @@ class HookedEpilogue {
     shared.filled_at = ptx::cycles(), shared.least_took = ~0u;
     ptx::barrier_init(&shared.filled, Warps * 32);
     ptx::barrier_init(&shared.emptied, 1);
-    Parts::open(shared.parts);
+    shared.parts.open(Warps * 32);
     cutlass::arch::fence_barrier_init();
   }
 
@@ -124,8 +125,7 @@ class HookedEpilogue {
     static_assert(cute::size(Layout{}) * Warps * 32 == Rows * Cols, "accumulators of one thread");
     const int warp = static_cast<int>(threadIdx.x) / 32 - 4;  // warps 0 to 3 load
     // Ping-pong: the two warpgroups take tiles alternately.
-    const int slot = Warps == all_warps ? 0 : warp / 4,
-              index = Warps == all_warps ? tiles_ : 2 * tiles_ + slot;
+    const int slot = shares_tiles ? 0 : warp / 4, index = shares_tiles ? tiles_ : 2 * tiles_ + slot;
     ++tiles_;
     const TileSpot at = spot(tile);
     if (args().split.parts > 1) {
@@ -139,7 +139,8 @@ class HookedEpilogue {
       await_emptied(index * passes());
       if (output) parts.add_others(sums, ptx::shared_address(shared_->tile.rows) + thread / 32 * 16 * stride);
     }
-    if (at.sum && output_.holds({at.m, at.n})) parts_.add_all(shared_->parts, staged(), sums, thread, slot);
+    if (at.sum && output_.holds({at.m, at.n}))
+      add_parts(shared_->parts, landings_, staged(), sums, thread, slot);
     if (plain(at)) {
       await_emptied(index);
       staged().stage_plain(sums, thread);
@@ -171,12 +172,8 @@ class HookedEpilogue {
     std::uint32_t* counter = nullptr;  // the lane's first counter
     if constexpr (Counted) live_ = LiveTiles::rows_of_tile(counted_args(), at.position);
     if (ships) look_up<Rows>(at, 0, 0, lane);
-    if (output && at.sum) {
-      count_owed(lane);  // ranks whose parts it awaits may wait for them
-      parts_.land_all(shared_->parts, staged(), at, lane, Warps == all_warps ? 0 : tiles_ % 2);
-    }
     const std::int32_t leaving = ships && !ends(tile) ? rows_to_spread(at) : 0;
-    if (leaving > 0 && output_.dests(at) > 1) look_apart(at, lane);
+    if (leaving > 0 && dests_of(at) > 1) look_apart(at, lane);
     if (output && lane < args().notify.count) counter = output_.counter(at.position, lane);
     for (int pass = 0; pass < passes(); ++pass) {
       __syncwarp();
@@ -209,7 +206,7 @@ class HookedEpilogue {
   }
   /// Stores the staged rows, one destination after another.
   CUTLASS_DEVICE void ship_at_once(const TileSpot& at, int pass, int lane) const {
-    const int dests = output_.dests(at);
+    const int dests = dests_of(at);
     for (int d = 0; d < dests; ++d) {
       if (dests > 1 && d + pass > 0) {
         look_up<Rows>(at, d, 0, lane);
@@ -225,7 +222,7 @@ class HookedEpilogue {
   /// Stores the staged rows in steps, each to all destinations, at the pace of remote stores.
   CUTLASS_DEVICE void ship_spread(const TileSpot& at, std::int32_t leaving, int lane) const {
     Pace pace = next_pace(leaving);
-    const int dests = output_.dests(at);
+    const int dests = dests_of(at);
     CUTLASS_PRAGMA_NO_UNROLL
     for (int first = 0; first < Rows; first += rows_of_step) {
       pace.wait();
@@ -295,7 +292,7 @@ class HookedEpilogue {
     __syncwarp();
     int row = 0;
     while (row < Rows - 1 && shared_->rows[row] == nullptr) ++row;
-    if (lane < output_.dests(at)) shared_->apart[lane] = output_.row_at(at, row, lane) - shared_->rows[row];
+    if (lane < dests_of(at)) shared_->apart[lane] = output_.row_at(at, row, lane) - shared_->rows[row];
   }
 
   CUTLASS_DEVICE const GemmArgs& args() const { return output_.args; }
@@ -326,9 +323,12 @@ class HookedEpilogue {
   CUTLASS_DEVICE bool is_last(const Coordinate& tile) const {
     return ends(tile) && plain(spot(tile));
   }
+  CUTLASS_DEVICE int dests_of(const TileSpot& at) const {
+    return Counted ? args().out.dests : output_.dests(at);
+  }
   /// True if the sums only need rounding.
   CUTLASS_DEVICE bool plain(const TileSpot& at) const {
-    return output_.is_part(at) || (args().activate == Activate::none && bare());
+    return (!Counted && output_.is_part(at)) || (args().activate == Activate::none && bare());
   }
   /// True if nothing is added to the sums, and 16 bits of each are stored.
   CUTLASS_DEVICE bool bare() const {
@@ -346,7 +346,7 @@ class HookedEpilogue {
   CUTLASS_DEVICE void ship_own(const TileSpot& at, int thread) const {
     ptx::await_prerequisites();
     const int lane = thread % 32;
-    for (int d = 0; d < output_.dests(at); ++d)
+    for (int d = 0; d < dests_of(at); ++d)
       for (int first = thread / 32 * 16; first < Rows; first += Warps * 16) {
         look_up<16>(at, d, first, lane);
         __syncwarp();
@@ -396,7 +396,7 @@ class HookedEpilogue {
 
   const Output output_;
   SharedStorage* shared_ = nullptr;
-  Parts parts_;
+  SlotParities landings_;
   int tiles_ = 0;  // tiles that this thread has staged, or fills that it has stored
   int live_ = 0;   // Counted, of the store warp: rows of the tile that are stored
 };

@@ -41,11 +41,12 @@ struct HookedGemm {
                                       cutlass::gemm::KernelTmaWarpSpecializedCooperative>;
   using Epilogue = HookedCollective<T, Rows, Cols, Pingpong ? 4 : 8, Counted>;
   using Mainloop = HookedMainloop<typename cutlass::gemm::collective::CollectiveBuilder<
-      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Type, LayoutA, 8, Type, LayoutB, 8, float, Tile,
-      Cluster,
-      cutlass::gemm::collective::StageCountAutoCarveout<static_cast<int>(
-          sizeof(typename Epilogue::SharedStorage))>,
-      Schedule>::CollectiveOp>;
+                                      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Type, LayoutA, 8,
+                                      Type, LayoutB, 8, float, Tile, Cluster,
+                                      cutlass::gemm::collective::StageCountAutoCarveout<static_cast<int>(
+                                          sizeof(typename Epilogue::SharedStorage))>,
+                                      Schedule>::CollectiveOp,
+                                  Epilogue, !Counted>;
   using Kernel = cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, Mainloop, Epilogue,
                                                       std::conditional_t<Counted, CountedOrder, TableOrder>>;
 
@@ -67,6 +68,7 @@ struct HookedGemm {
     load.watch = args.watch;
     load.split = split;
     load.k = static_cast<std::int32_t>(args.k);
+    load.parts = {args.sums, args.rows, args.cols, args.part_rows};
     if (const cudaError_t failed = set_pieces(args, load.pieces)) return failed;
     // C has one row order, not several pieces
     if (args.c != nullptr && args.a_parts > 1) return cudaErrorInvalidValue;
@@ -135,6 +137,9 @@ struct HookedGemm {
 
   static GemmInstance instance() {
     static_assert(sizeof(typename Kernel::Params) <= most_params_bytes, "a kernel's parameters");
+    using Tensors = typename Kernel::SharedStorage::TensorStorage;
+    static_assert(offsetof(Tensors, mainloop) - offsetof(Tensors, epilogue) == Mainloop::behind_epilogue,
+                  "where the parts warp finds the staged tile");
     return {{Rows, Cols, ClusterRows},
             CutlassType<T>::element,
             TransposeA,

@@ -8,6 +8,7 @@
 #include "cuda/kernels/gemm.hpp"
 #include "cuda/kernels/ptx/memory.cuh"
 #include "cuda/kernels/wait.cuh"
+#include "parts.cuh"
 #include "split.cuh"
 
 namespace shingle::cuda {
@@ -29,15 +30,21 @@ struct LoadPieces {
   CUTLASS_HOST_DEVICE bool any() const { return a_parts > 0 || b_halves; }
 };
 
+/// A main loop's policy by which CUTLASS's kernel layer runs a warp for auxiliary loads.
+template <class Base>
+struct WithPartsWarp : Base {};
+
 /// Derives from the main loop that CUTLASS's builder made, and leaves the multiplication unchanged. The
 /// kernel layer's K is the depth of one split-K part. The tensor maps cover all of K, so loads beyond its end
 /// give zeros.
 ///
 /// Memory order: one elected thread of the load warp awaits the gates with acquire. A proxy fence then orders
 /// its TMA loads after that acquire.
-template <class Base>
+template <class Base, class Epilogue, bool Sums>
 class HookedMainloop : public Base {
  public:
+  using DispatchPolicy =
+      std::conditional_t<Sums, WithPartsWarp<typename Base::DispatchPolicy>, typename Base::DispatchPolicy>;
   using TileShape = typename Base::TileShape;
   using Pipeline = typename Base::MainloopPipeline;
   using Cluster = typename Base::DispatchPolicy::ClusterShape;
@@ -52,6 +59,7 @@ class HookedMainloop : public Base {
     LoadPieces pieces;
     SplitOrder split;
     std::int32_t k;
+    PartsArgs parts;
   };
   struct Params : Base::Params {
     GateTable gate;
@@ -59,6 +67,7 @@ class HookedMainloop : public Base {
     LoadPieces pieces;
     SplitOrder split;
     std::int32_t k;
+    PartsArgs parts;
   };
 
   template <class Problem>
@@ -70,7 +79,8 @@ class HookedMainloop : public Base {
                   args.watch,
                   args.pieces,
                   args.split,
-                  args.k};
+                  args.k,
+                  args.parts};
     if (args.pieces.a_parts > 0) {  // the mbarrier must expect the bytes that arrive
       params.tma_transaction_bytes_mk = args.pieces.a_parts * args.pieces.part_rows * row_bytes;
       params.tma_transaction_bytes = params.tma_transaction_bytes_mk + params.tma_transaction_bytes_nk;
@@ -96,7 +106,25 @@ class HookedMainloop : public Base {
       load_pieces(params, pipeline, write, inputs, in_matrix, k, k_tiles, rank_in_cluster, shared);
   }
 
+  /// Called by the parts warp for each work.
+  template <class Inputs, class KIterator, class Coordinate>
+  CUTLASS_DEVICE void load_auxiliary(const Params& params, Pipeline, typename Base::PipelineState,
+                                     const Inputs&, const Coordinate& tile, KIterator, int, int lane,
+                                     std::uint32_t, typename Base::TensorStorage& shared) {
+    parts_.load(params.parts, params.watch, params.split, *epilogue_of(&shared), cute::get<3>(tile),
+                cute::get<0>(tile), cute::get<1>(tile), lane);
+  }
+
+  /// Bytes in shared memory from the epilogue's storage to the main loop's (checked in kernel.cuh).
+  static constexpr std::size_t behind_epilogue =
+      (sizeof(typename Epilogue::TensorStorage) + alignof(typename Base::TensorStorage) - 1) /
+      alignof(typename Base::TensorStorage) * alignof(typename Base::TensorStorage);
+
  private:
+  CUTLASS_DEVICE static typename Epilogue::SharedStorage* epilogue_of(typename Base::TensorStorage* shared) {
+    return reinterpret_cast<typename Epilogue::SharedStorage*>(reinterpret_cast<char*>(shared) -
+                                                               behind_epilogue);
+  }
   CUTLASS_DEVICE static void pass_gates(const Params& params, int position) {
     const std::uint32_t epoch = *params.watch.epoch;
     for (int i = 0; i < params.gate.count; ++i)
@@ -185,6 +213,12 @@ class HookedMainloop : public Base {
         }
       }
   }
+
+  PartsWarp<Epilogue> parts_;
 };
 
 }  // namespace shingle::cuda
+
+template <class Base>
+struct cutlass::gemm::kernel::detail::HasAuxiliaryLoad<shingle::cuda::WithPartsWarp<Base>> : cute::true_type {
+};

@@ -3,11 +3,13 @@
 //
 // Phases of a tile that is a sum:
 //
-//   1. The store warp has stored the tile before, so the staged tile's memory is free. It awaits the gate and
-//      copies the rows of the first part there: bulk copies, which tell the mbarrier `landed` of their bytes.
+//   1. The parts warp waits until the tile before is stored, as the staged tile's memory is then free. It
+//      awaits the gate and copies the rows of the first part there: bulk copies, which tell the mbarrier
+//      `landed` of their bytes. It is the warp that CUTLASS's kernel layer has for auxiliary loads of the
+//      main loop (mainloop.cuh), as the store warp has no registers left.
 //   2. The MMA warps wait for `landed` once they have multiplied, and add. Each warp reads the places that it
 //      stages itself later.
-//   3. They arrive at the mbarrier `taken`, and the store warp copies the next part.
+//   3. They arrive at the mbarrier `taken`, and the parts warp copies the next part.
 //
 // With split-K the MMA warps use the staged tile before. They then arrive at `taken` once more, before the
 // first part.
@@ -15,7 +17,7 @@
 // Ping-pong kernels have one pair of mbarriers for each warpgroup: a warpgroup does not know how many sums
 // the other one has.
 //
-// Memory order: wait_for() by one lane of the store warp, __syncwarp, then each lane's proxy fence, which
+// Memory order: wait_for() by some lanes of the parts warp, __syncwarp, then each lane's proxy fence, which
 // orders peers' stores and earlier uses of the staged tile before its bulk copies. The copies' bytes complete
 // `landed` (release, CTA), where the MMA warps wait (acquire, CTA).
 #pragma once
@@ -26,88 +28,117 @@
 #include "cuda/kernels/ptx/memory.cuh"
 #include "cuda/kernels/ptx/shared.cuh"
 #include "cuda/kernels/wait.cuh"
+#include "split.cuh"
 #include "staged_tile.cuh"
 
 namespace shingle::cuda {
 
-/// Parameters as for HookedEpilogue.
-template <class T, int Rows, int Cols, int Warps>
-class TileParts {
- public:
-  using Staged = StagedTile<T, Rows, Cols, Warps>;
+/// What the parts warp needs to know of the product.
+struct PartsArgs {
+  GemmSums sums;
+  std::int64_t rows = 0, cols = 0;  ///< of the grid
+  std::int32_t part_rows = 0;       ///< rows of a tile in the grid
+};
 
-  struct Memory {
-    ptx::Barrier landed[2];
-    ptx::Barrier taken[2];
-  };
+/// Mbarriers of a tile's parts, by warpgroup in a ping-pong kernel.
+struct PartsBarriers {
+  ptx::Barrier landed[2];
+  ptx::Barrier taken[2];
 
   /// Called by one thread before the kernel's fence of mbarriers.
-  CUTLASS_DEVICE static void open(Memory& memory) {
-    for (int slot = 0; slot < 2; ++slot) {
-      ptx::barrier_init(&memory.landed[slot], 1);
-      ptx::barrier_init(&memory.taken[slot], Warps * 32);
-    }
+  CUTLASS_DEVICE void open(std::uint32_t threads) {
+    for (int slot = 0; slot < 2; ++slot)
+      ptx::barrier_init(&landed[slot], 1), ptx::barrier_init(&taken[slot], threads);
+  }
+};
+
+/// A thread's count of the phases that it has waited for, modulo two, of one mbarrier for each slot.
+class SlotParities {
+ public:
+  CUTLASS_DEVICE std::uint32_t next(int slot) {
+    const std::uint32_t parity = bits_ >> slot & 1;
+    bits_ ^= 1u << slot;
+    return parity;
   }
 
-  /// Called by the MMA warps: adds all parts to the sums of a tile. `slot`: their warpgroup in a ping-pong
-  /// kernel, else 0.
-  template <class Sums>
-  CUTLASS_DEVICE void add_all(Memory& memory, const Staged& staged, Sums& sums, int thread, int slot) {
-    const GemmArgs& args = staged.output.args;
-    if (args.split.parts > 1) ptx::barrier_arrive(&memory.taken[slot]);
-    CUTLASS_PRAGMA_NO_UNROLL
-    for (int part = 0; part < args.sums.count; ++part) {
-      ptx::barrier_wait(&memory.landed[slot], next_parity(slot));
-      staged.add_staged(sums, thread);
-      if (part + 1 < args.sums.count) ptx::barrier_arrive(&memory.taken[slot]);
-    }
-  }
+ private:
+  std::uint32_t bits_ = 0;
+};
 
-  /// Called by the store warp: copies all parts of a tile to the staged tile, one after the other.
-  CUTLASS_DEVICE void land_all(Memory& memory, const Staged& staged, const TileSpot& at, int lane, int slot) {
-    const GemmArgs& args = staged.output.args;
+/// Called by the MMA warps: adds all parts to the sums of a tile. `slot`: their warpgroup in a ping-pong
+/// kernel, else 0.
+template <class Staged, class Sums>
+CUTLASS_DEVICE void add_parts(PartsBarriers& barriers, SlotParities& landings, const Staged& staged,
+                              Sums& sums, int thread, int slot) {
+  const GemmArgs& args = staged.output.args;
+  if (args.split.parts > 1) ptx::barrier_arrive(&barriers.taken[slot]);
+  CUTLASS_PRAGMA_NO_UNROLL
+  for (int part = 0; part < args.sums.count; ++part) {
+    ptx::barrier_wait(&barriers.landed[slot], landings.next(slot));
+    staged.add_staged(sums, thread);
+    if (part + 1 < args.sums.count) ptx::barrier_arrive(&barriers.taken[slot]);
+  }
+}
+
+/// The parts warp of an epilogue's kernel.
+template <class Epilogue>
+class PartsWarp {
+ public:
+  using Shared = typename Epilogue::SharedStorage;
+
+  /// Called by the whole warp for each work, in order: lands the parts of a tile that is a sum.
+  CUTLASS_DEVICE void load(const PartsArgs& args, const Watch& watch, const SplitOrder& split, Shared& shared,
+                           int work, int m, int n, int lane) {
+    if (args.sums.count == 0) return;
+    const int index = works_++;
+    if (index > 0) ptx::barrier_wait(&shared.emptied, (index - 1) % 2);
+    const bool output =
+        std::int64_t{m} * args.part_rows < args.rows && std::int64_t{n} * Epilogue::cols < args.cols;
+    if (!args.sums.holds(m) || !output || split.part(work) != split.parts - 1) return;
+    const TileSpot at{split.position(work), m, n};
+    const int slot = Epilogue::shares_tiles ? 0 : index % 2;
     const GateTable& gate = args.sums.gate;
     for (int i = lane; i < gate.count; i += 32)
-      wait_for(gate.targets[at.position * gate.count + i], *args.watch.epoch, args.watch);
+      wait_for(gate.targets[at.position * gate.count + i], *watch.epoch, watch);
     CUTLASS_PRAGMA_NO_UNROLL
     for (int part = 0; part < args.sums.count; ++part) {
-      if (part > 0 || args.split.parts > 1) ptx::barrier_wait(&memory.taken[slot], next_parity(slot));
+      if (part > 0 || split.parts > 1) ptx::barrier_wait(&shared.parts.taken[slot], taken_.next(slot));
       __syncwarp();
       ptx::fence_proxy_async();
-      land(memory.landed[slot], staged, args.sums.parts[part], at, lane);
+      land(args, args.sums.parts[part], at, shared, shared.parts.landed[slot], lane);
     }
   }
 
  private:
-  CUTLASS_DEVICE static void land(ptx::Barrier& landed, const Staged& staged, const Route& from,
-                                  const TileSpot& at, int lane) {
-    const auto& output = staged.output;
-    const std::int64_t left = output.args.cols - std::int64_t{at.n} * output.cols();
-    const auto bytes = static_cast<std::uint32_t>(left < output.cols() ? left : output.cols()) * 2;
-    const auto address = [&](int row) -> const char* {  // null: the row is beyond the shard or the grid
-      return output.row_exists(at.m, row) ? output.part_at(from, at, row) : nullptr;
-    };
-    std::uint32_t rows = 0;
-    CUTLASS_PRAGMA_NO_UNROLL
-    for (int row = lane; row < Rows; row += 32) rows += address(row) != nullptr ? 1 : 0;
-    rows = __reduce_add_sync(~0u, rows);
-    if (lane == 0) ptx::barrier_arrive_expecting(&landed, rows * bytes);
+  static constexpr int rows_of_lane = Epilogue::rows / 32;
+
+  CUTLASS_DEVICE static void land(const PartsArgs& args, const Route& from, const TileSpot& at,
+                                  Shared& shared, ptx::Barrier& landed, int lane) {
+    const Route route = from;
+    const std::int64_t left = args.cols - std::int64_t{at.n} * Epilogue::cols;
+    const auto bytes = static_cast<std::uint32_t>(left < Epilogue::cols ? left : Epilogue::cols) * 2;
+    const char* rows[rows_of_lane];  // null: the row is beyond the shard or the grid
+    std::uint32_t count = 0;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < rows_of_lane; ++i) {
+      const int row = lane + 32 * i;
+      const bool exists = row < args.part_rows && std::int64_t{at.m} * args.part_rows + row < args.rows;
+      rows[i] = exists ? row_of(route, at, args.part_rows, row) : nullptr;
+      count += rows[i] != nullptr ? 1 : 0;
+    }
+    count = __reduce_add_sync(~0u, count);
+    if (lane == 0) ptx::barrier_arrive_expecting(&landed, count * bytes);
     __syncwarp();
-    const std::uint32_t to = ptx::shared_address(staged.memory.rows), barrier = ptx::shared_address(&landed);
-    CUTLASS_PRAGMA_NO_UNROLL
-    for (int row = lane; row < Rows; row += 32)
-      if (const char* const part = address(row); part != nullptr)
-        ptx::copy_bulk(to + row * Staged::stride, part, bytes, barrier);
+    const std::uint32_t to = ptx::shared_address(shared.tile.rows), barrier = ptx::shared_address(&landed);
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < rows_of_lane; ++i)
+      if (rows[i] != nullptr)
+        ptx::copy_bulk(to + (lane + 32 * i) * Epilogue::stride,
+                       rows[i] + std::int64_t{at.n} * Epilogue::cols * 2, bytes, barrier);
   }
 
-  /// Parity of the next phase that this thread waits for, of the one mbarrier of a slot that it waits on.
-  CUTLASS_DEVICE std::uint32_t next_parity(int slot) {
-    const std::uint32_t parity = parities_ >> slot & 1;
-    parities_ ^= 1u << slot;
-    return parity;
-  }
-
-  std::uint32_t parities_ = 0;
+  int works_ = 0;
+  SlotParities taken_;
 };
 
 }  // namespace shingle::cuda
