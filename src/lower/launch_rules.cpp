@@ -115,7 +115,7 @@ bool may_start_early(const Plan& plan, std::int32_t rank, const Lane& lane, std:
   const auto own_input = [&](const Slice& slice) {
     return slice.rank == rank && is_input(plan.buffers[static_cast<std::size_t>(slice.buffer)].role);
   };
-  return gemm != nullptr && gemm->gates.empty() && gemm->sums.from.empty() && own_input(gemm->a) &&
+  return gemm != nullptr && std::ranges::all_of(gemm->gates, &TileGate::of_parts) && own_input(gemm->a) &&
          own_input(gemm->b) && (!gemm->epilogue.bias || own_input(gemm->bias)) &&
          std::all_of(lane.steps.begin(), at, synchronises);
 }

@@ -11,10 +11,11 @@ bool counts_arrivals(const Plan& plan, const Step& step);
 bool belongs(const Plan& plan, const Lane& lane, std::size_t first, std::size_t last);
 
 /// True if the launch of a step may start before the previous kernel of its stream ends (programmatic
-/// dependent launch, PDL). The step must then wait for that kernel's end before its first store or notify.
+/// dependent launch, PDL). The step must then wait for that kernel's end before its first store or notify,
+/// and before it reads parts of a sum.
 ///
-/// A GEMM may start early if it has no gates, reads only inputs of its own rank, and follows only awaits and
-/// notifies.
+/// A GEMM may start early if it has no gates but those of parts, multiplies only inputs of its own rank, and
+/// follows only awaits and notifies.
 ///
 /// A pass may start early if it has gates, shares a work queue, and follows a GEMM that has tiles and no
 /// gates. The pass's gates then cover all that it reads, and the GEMM's tiles show that the epoch has begun.

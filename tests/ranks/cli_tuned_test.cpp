@@ -18,10 +18,11 @@ class CliTuned : public Cli {
  protected:
   std::string kept_in(const std::string& folder) const { return "env XDG_CACHE_HOME=" + path(folder); }
 
-  /// A profile of threads, one each, as if this machine had been measured.
-  std::string profile() const {
+  /// A profile of threads, one each, as if this machine had been measured. Processes have no peer memory.
+  std::string profile(bool peer_memory = true) const {
     Machine machine = machine_of(2, {.backend = "host", .workers_per_rank = 1});
     machine.name = "mine";
+    machine.peer_memory = peer_memory;
     machine.link = {1, 10};
     machine.tiles = {{64, 128, 10, 1}};
     machine.memory_gbps = 10;
@@ -72,12 +73,12 @@ TEST_F(CliTuned, AutoTakesWhatTuneFound) {
 
 /// Each process may have kept other results, on a host of its own: rank 0's choice is everyone's.
 TEST_F(CliTuned, ProcessesTakeTheFirstOnesChoice) {
-  tune("first", "--machine " + profile());
+  tune("first", "--machine " + profile(false));
   const std::string arguments =
       "run --format json --repeat 1 --workers 1 --op gemm+reducescatter --m 512 --n 512 --k 64 --mechanism "
       "auto "
       "--machine " +
-      profile();
+      profile(false);
   for (const bool first : {true, false}) {
     const std::string one = kept_in(first ? "first" : "none"), other = kept_in(first ? "none" : "first");
     const Outcome outcome = run(arguments, SHINGLE_TEST_MPIEXEC " --oversubscribe -n 1 " + one +

@@ -102,21 +102,22 @@ TEST(FusedPlan, ShardsTakeTurnsWhereLinksAreTheBound) {
   gpu.link = {100, 1};                // GB/s, us
   gpu.tiles = {{16, 32, 0.1, 0.01}};  // us
   Problem p{.op = Op::gemm_reducescatter, .world = 4, .m = 4096, .n = 4096, .k = 64};
-  const FusedParams bound = chosen(plan_fused(p, gpu, {}).value());
+  const FusedParams bound = chosen(plan_fused(p, gpu, {.sums = SumsIn::pass}).value());
   EXPECT_EQ(bound.comm_order, CommOrder::interleaved);
   EXPECT_EQ(bound.helpers, 8) << "the product has time";
   p.k = 8192;
-  const FusedParams free = chosen(plan_fused(p, gpu, {}).value());
+  const FusedParams free = chosen(plan_fused(p, gpu, {.sums = SumsIn::pass}).value());
   EXPECT_EQ(free.comm_order, CommOrder::ring);
   EXPECT_EQ(free.helpers, 2);
   p.m = 64, p.n = 512;
-  EXPECT_EQ(chosen(plan_fused(p, gpu, {}).value()).helpers, 0) << "one wave has nothing beside it to sum";
-  const Plan asked = plan_fused(p, gpu, {.comm_order = CommOrder::interleaved}).value();
+  EXPECT_EQ(chosen(plan_fused(p, gpu, {.sums = SumsIn::pass}).value()).helpers, 0)
+      << "one wave has nothing beside it to sum";
+  const Plan asked = plan_fused(p, gpu, {.sums = SumsIn::pass, .comm_order = CommOrder::interleaved}).value();
   EXPECT_EQ(chosen(asked).comm_order, CommOrder::interleaved);
 }
 
 TEST(FusedPlan, AColumnBandOfAllShardsIsCompleteBeforeTheNextBegins) {
-  const FusedParams params{.tile = {.order = {Raster::along_m, 2, 1, 1, 0}}};
+  const FusedParams params{.tile = {.order = {Raster::along_m, 2, 1, 1, 0}}, .sums = SumsIn::pass};
   const Problem p{.op = Op::gemm_allreduce, .world = 4, .m = 256, .n = 320, .k = 40};
   const Plan plan = plan_fused(p, machine(32), params).value();
   for (int rank = 0; rank < p.world; ++rank) {
@@ -387,7 +388,7 @@ TEST(FusedPlan, OneShotOfTwoRanksIsForFewSums) {
 TEST(FusedPlan, AsManySumForAllAsKeepUpWithTheProduct) {
   const Machine machine = machine_from_spec("h200x8");
   const auto helpers = [&](Op op, std::int64_t m, std::int64_t k) {
-    return chosen(*plan_fused(large(op, 4, m, k), machine, {})).helpers;
+    return chosen(*plan_fused(large(op, 4, m, k), machine, {.sums = SumsIn::pass})).helpers;
   };
   EXPECT_EQ(helpers(Op::gemm_allreduce, 8192, 3584), 16);
   EXPECT_EQ(helpers(Op::gemm_allreduce, 8192, 7168), 8) << "twice as long";
@@ -400,7 +401,8 @@ TEST(FusedPlan, AsManySumForAllAsKeepUpWithTheProduct) {
 TEST(FusedPlan, AScatterEndsWithAWaveOfOwnTilesWhereLinksKeepUp) {
   const Machine machine = machine_from_spec("h200x8");
   const auto owners_at_the_end = [&](Op op, std::int64_t k, CommOrder order = CommOrder::ring) {
-    const Plan plan = plan_fused(large(op, 4, 2048, k), machine, {.comm_order = order}).value();
+    const Plan plan =
+        plan_fused(large(op, 4, 2048, k), machine, {.sums = SumsIn::pass, .comm_order = order}).value();
     const Gemm& gemm = gemm_of(plan, 1);
     const RowMap& rows = std::get<placement::Owners>(gemm.out.form).rows;
     std::set<std::int64_t> owners;

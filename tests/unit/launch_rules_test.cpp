@@ -43,9 +43,19 @@ Found find(const Plan& plan) {
 
 TEST(MayStartEarly, AGemmOfTheUsersMatricesAndTheSumsBehindIt) {
   for (const Op op : {Op::gemm_reducescatter, Op::gemm_allreduce}) {
-    const Found found = find(plan_fused(problem(op), gpus(), {}).value());
+    const Found found = find(plan_fused(problem(op), gpus(), {.sums = SumsIn::pass}).value());
     EXPECT_EQ(found.gemms, std::vector<bool>{true});
     EXPECT_EQ(found.passes, std::vector<bool>{true});
+  }
+}
+
+TEST(MayStartEarly, AGemmThatAwaitsPartsOfItsSumsOnly) {
+  for (const Op op : {Op::gemm_reducescatter, Op::gemm_allreduce}) {
+    Plan plan = plan_fused(problem(op), gpus(), {.sums = SumsIn::epilogue}).value();
+    EXPECT_EQ(find(plan).gemms, std::vector<bool>{true});
+    for (Step& step : plan.ranks[0].lanes[0].steps)
+      if (auto* gemm = std::get_if<Gemm>(&step)) gemm->gates.front().of_parts = false;
+    EXPECT_EQ(find(plan).gemms, std::vector<bool>{false});
   }
 }
 
@@ -62,7 +72,7 @@ TEST(MayStartEarly, NotWhatReadsWhatOthersWrote) {
 }
 
 TEST(MayStartEarly, NotWhatOthersHaveOrWhatNoGateTellsOf) {
-  Plan plan = plan_fused(problem(Op::gemm_reducescatter), gpus(), {}).value();
+  Plan plan = plan_fused(problem(Op::gemm_reducescatter), gpus(), {.sums = SumsIn::pass}).value();
   for (Step& step : plan.ranks[0].lanes[0].steps)
     if (auto* gemm = std::get_if<Gemm>(&step))
       gemm->a.rank = 1;
@@ -74,7 +84,7 @@ TEST(MayStartEarly, NotWhatOthersHaveOrWhatNoGateTellsOf) {
 
 TEST(MayStartEarly, NoPassBehindAGemmThatWaitsOrHasNoTiles) {
   for (const bool gated : {true, false}) {
-    Plan plan = plan_fused(problem(Op::gemm_reducescatter), gpus(), {}).value();
+    Plan plan = plan_fused(problem(Op::gemm_reducescatter), gpus(), {.sums = SumsIn::pass}).value();
     for (Step& step : plan.ranks[0].lanes[0].steps)
       if (auto* gemm = std::get_if<Gemm>(&step)) {
         if (gated)
@@ -88,11 +98,15 @@ TEST(MayStartEarly, NoPassBehindAGemmThatWaitsOrHasNoTiles) {
 
 TEST(MayStartEarly, TheSimulatorHidesWhatIsInFront) {
   Machine machine = gpus();
-  const Plan plan = plan_fused(problem(Op::gemm_reducescatter), machine, {}).value();
-  const double late = simulate(plan, machine).makespan_us;
-  machine.early_kernels = true;
-  EXPECT_NEAR(simulate(plan, machine).makespan_us, late - machine.sync_us - machine.launch_us, 1e-6)
-      << "the handshake, and the launch of the sums";
+  for (const auto& [sums, launches] : {std::pair{SumsIn::pass, 1}, {SumsIn::epilogue, 0}}) {
+    const Plan plan = plan_fused(problem(Op::gemm_reducescatter), machine, {.sums = sums}).value();
+    machine.early_kernels = false;
+    const double late = simulate(plan, machine).makespan_us;
+    machine.early_kernels = true;
+    EXPECT_NEAR(simulate(plan, machine).makespan_us, late - machine.sync_us - launches * machine.launch_us,
+                1e-6)
+        << "the handshake, and the launch of the sums";
+  }
 }
 
 TEST(WeightsEarly, OfAGemmBesideADelivery) {

@@ -29,7 +29,7 @@ const std::map<std::string, std::string> values{
     {"variant", "pcpy"},   {"engines", "2"},    {"prelaunch", ""},      {"poll", "rank"},
     {"trigger", "direct"}, {"launchers", "2"},  {"unregistered", ""},   {"tile", "16x32"},
     {"raster", "m"},       {"swizzle", "2"},    {"cluster", "2x1"},     {"rotation", "1"},
-    {"hops", "2"},         {"sum-slices", "2"}, {"sum-workers", "2"}};
+    {"hops", "2"},         {"sum-slices", "2"}, {"sum-workers", "2"},   {"sums", "pass"}};
 
 /// A flag with its value, as the command line reads it.
 ParamList flag_of(const std::string& name) {
