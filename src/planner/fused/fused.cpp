@@ -39,7 +39,7 @@ namespace {
 /// True if owners can add the ranks' parts in the epilogue of their own tiles: every tile has one owner, and
 /// parts travel in the type of the sums.
 bool sums_fit_epilogue(const Problem& p, const Machine& machine, const FusedParams& chosen) {
-  if (chosen.one_shot || chosen.stage_fp32 || p.f32_sums) return false;
+  if (p.world == 1 || chosen.one_shot || chosen.stage_fp32 || p.f32_sums) return false;
   return p.traits().chains() || !planner::ShardTiles::together(p, p.n, machine, chosen);
 }
 
