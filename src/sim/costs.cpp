@@ -211,10 +211,10 @@ double Costs::items_us(const Step& step, std::int64_t first, std::int64_t last, 
   return longest;
 }
 
-double Costs::adding_us(const Gemm& gemm, std::int64_t item) const {
+double Costs::adding_us(const Gemm& gemm, std::int64_t item, bool awaited) const {
   const TileRect rect = tile_of(gemm, item).rect;
-  const double read =
-      static_cast<double>(gemm.sums.from.size()) * area(rect.rows, rect.cols) * width_of(gemm.sums.to.slice);
+  const double parts = static_cast<double>(gemm.sums.from.size()) + (awaited ? 1 : 0);
+  const double read = parts * area(rect.rows, rect.cols) * width_of(gemm.sums.to.slice);
   const double gbps = machine_.reduce_gbps > 0 ? machine_.reduce_gbps : machine_.pass_gbps;
   return gbps > 0 ? read / (gbps * 1e3) : memory_us(read) / 2;
 }

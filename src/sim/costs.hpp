@@ -38,8 +38,9 @@ class Costs {
   /// Time of a copy within a rank's memory.
   double memory_us(double bytes) const;
 
-  /// Time in which a worker adds other ranks' parts to a tile.
-  double adding_us(const Gemm& gemm, std::int64_t item) const;
+  /// Time in which a worker adds other ranks' parts to a tile. `awaited`: it could not fetch the first one
+  /// beside the product.
+  double adding_us(const Gemm& gemm, std::int64_t item, bool awaited) const;
   /// Time of a pass over a rank's ids and slots.
   double assign_us(const AssignSlots& step) const;
   /// A tile of a product, without the rows that are expected to have no token.

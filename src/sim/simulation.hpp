@@ -87,6 +87,7 @@ struct Batch {
   std::int32_t pending = 0;  ///< unfinished loads or stores between ranks
   std::int32_t leaving = 0;  ///< stores not yet sent completely
   bool added = false;        ///< of sums: the parts of other ranks have been, or are being, added
+  bool awaited = false;      ///< of sums: the parts were not there when the products were complete
   double begin = 0;
   double end = 0;            ///< if nothing delays them
   std::int64_t version = 0;  ///< version of `end`

@@ -104,11 +104,10 @@ bool Simulation::compute(LaneState& lane, const Step& step) {
   }
   const Index index = lane.job;
   Job& job = jobs_[static_cast<std::size_t>(index)];
+  for (const Index at : std::exchange(job.summing, {})) batch_done(at);
   if (job.gated) {
     job.gated = false;
     claim(index);
-  } else if (!job.summing.empty()) {
-    for (const Index at : std::exchange(job.summing, {})) batch_done(at);
   } else if (!job.over && job.active == 0) {
     claim(index);
   }
@@ -298,11 +297,14 @@ bool Simulation::sums_up(Index at) {
   if (gemm == nullptr || batch.added || !is_sum(*gemm, gemm->grid.rect(gemm->grid.tile(batch.first)).row))
     return true;
   if (!gates_open(batch.job, batch.first, true)) {
+    batch.awaited = true;
+    std::erase(job.batches, at);  // its workers wait: nothing takes time from them
     job.summing.push_back(at);
     return false;
   }
+  if (batch.awaited) job.batches.push_back(at);
   batch.added = true;
-  batch.end = now_ + noisy(costs_.adding_us(*gemm, batch.first));
+  batch.end = now_ + noisy(costs_.adding_us(*gemm, batch.first, batch.awaited));
   events_.push(batch.end, What::batch, at, ++batch.version);
   return false;
 }

@@ -294,7 +294,7 @@ Served serve(const Plan& plan, const Gemm& step) {
   args.activate = activate(step.epilogue.activation);
   args.ctas = step.resources.most > 0 ? step.resources.most : plan.workers;
   // Sync kernels of one warp may open the gates. They need an SM that no waiting CTA holds.
-  // Gates of parts are opened by the kernels of peers.
+  // Gates of parts are opened by products of peers, which await nothing of this rank but its begin.
   if (std::ranges::any_of(step.gates, [](const TileGate& gate) { return !gate.of_parts; }))
     args.ctas = std::max(std::min(args.ctas, plan.workers - 1), 1);
   args.a_rows = rows.rows;
@@ -310,7 +310,8 @@ Served serve(const Plan& plan, const Gemm& step) {
       return buffer(part).dtype == buffer(step.a).dtype && buffer(part).role == Role::internal;
     };
     const Buffer &part = buffer(step.out.slice), &sum = buffer(step.sums.to.slice);
-    if (!std::ranges::all_of(parts, fits) || sum.dtype != part.dtype || sum.cols != part.cols)
+    if (!std::ranges::all_of(parts, fits) || rows.parts > 1 || sum.dtype != part.dtype ||
+        sum.cols != part.cols)
       throw Unsupported(
           "CUDA: parts of a sum are internal, of the type of A and as wide as the sum: use --sums pass");
   }

@@ -284,6 +284,8 @@ Route Tables::route(const Gemm& step, const Tiling& tiling) const {
   if (step.sums.from.empty()) return route(step.out, tiling);
   Route route;
   route.row_bytes = memory.row_bytes(step.out.slice.buffer);
+  route.matrix =
+      static_cast<std::uint8_t>(plan.buffers[static_cast<std::size_t>(step.out.slice.buffer)].role);
   const std::vector<std::int64_t> rows = rows_of_tiles(tiling.grid);
   std::vector<std::int64_t> of_parts, of_sums;
   for (const std::int64_t position : rows)

@@ -267,7 +267,10 @@ bool Builder::needs_finishing() const {
 }
 
 bool Builder::row_wise_finishing() const {
-  const Problem& p = problem();
+  return planner::row_wise_finishing(problem());
+}
+
+bool row_wise_finishing(const Problem& p) {
   return p.norm.enabled || (p.traits().reduces() && p.result_epilogue().activation == Activation::swiglu);
 }
 

@@ -32,6 +32,9 @@ Machine with_tiles_of(const Epilogue& epilogue, const Machine& machine);
 /// Tile of a GEMM: from the params, else from the machine.
 TileSize tile_size(const Machine& machine, const TileParams& params);
 
+/// True if the result needs a last pass over complete rows: a norm, or swiglu after a reduction.
+bool row_wise_finishing(const Problem& problem);
+
 /// Builds one plan. Declare buffers and counters first. Then append steps in an order in which they could be
 /// issued one by one.
 class Builder {
@@ -132,7 +135,6 @@ class Builder {
 
   /// True if a complete result needs another pass: an epilogue after a reduction, or a norm.
   bool needs_finishing() const;
-  /// True if that pass needs complete rows: a norm, or swiglu after a reduction.
   bool row_wise_finishing() const;
   /// Columns that the GEMM stores (the second of two products): n if the epilogue comes later, else those of
   /// the output.

@@ -36,11 +36,17 @@ std::int64_t planner::most_moved_rows(const Problem& problem) {
 
 namespace {
 
-/// True if owners can add the ranks' parts in the epilogue of their own tiles: every tile has one owner, and
-/// parts travel in the type of the sums.
-bool sums_fit_epilogue(const Problem& p, const Machine& machine, const FusedParams& chosen) {
-  if (p.world == 1 || chosen.one_shot || chosen.stage_fp32 || p.f32_sums) return false;
-  return p.traits().chains() || !planner::ShardTiles::together(p, p.n, machine, chosen);
+/// Why owners cannot add the ranks' parts in the epilogue of their own tiles; nothing if they can. Every tile
+/// must have one owner, and parts must travel in the type of the sums.
+std::optional<std::string> why_not_in_epilogue(const Problem& p, const Machine& machine,
+                                               const FusedParams& params) {
+  if (p.world == 1) return "one rank has no parts of others";
+  if (params.one_shot) return "in one shot (--one-shot) every rank sums all rows";
+  if (params.stage_fp32 || p.f32_sums) return "parts and sums have different types";
+  if (!p.traits().chains() &&
+      planner::ShardTiles::together(p, p.n, machine, params, planner::ShardTiles::Bands::of_any))
+    return fmt::format("a tile has rows of all ranks, as M = {} rows fit one", p.m);
+  return std::nullopt;
 }
 
 std::optional<Reason> unserved_by_fused(const Problem& p, const Machine& machine, const FusedParams& params) {
@@ -62,13 +68,15 @@ std::optional<Reason> unserved_by_fused(const Problem& p, const Machine& machine
   if (params.comm_rows < 0) return Reason{"a communication tile has at least one row"};
   if (params.one_shot && p.op != Op::gemm_allreduce) return Reason{"one-shot is for gemm+allreduce only"};
   if (params.sums != SumsIn::automatic && (!p.traits().reduces() || p.traits().grouped))
-    return Reason{
-        fmt::format("sums = {} is for sums over ranks, which {} has not", name(params.sums), name(p.op))};
-  if (params.sums == SumsIn::epilogue && !sums_fit_epilogue(p, machine, params))
-    return Reason{
-        "sums in the epilogue need tiles with one owner, two hops and parts in the type of the sums: use "
-        "sums = "
-        "pass"};
+    return Reason{fmt::format("sums = {} is for sums over ranks, which {} does not have", name(params.sums),
+                              name(p.op))};
+  if (params.sums == SumsIn::epilogue) {
+    if (auto why = why_not_in_epilogue(p, machine, params))
+      return Reason{fmt::format("sums = epilogue: {}: use sums = pass", *why)};
+    if (params.helpers > 0 && !params.unregistered && !p.traits().shards_a())
+      return Reason{
+          fmt::format("helpers = {} sum in a pass: leave them out, or use sums = pass", params.helpers)};
+  }
   return std::nullopt;
 }
 
@@ -224,6 +232,14 @@ bool awaits_all_tokens(const Problem& p, const Machine& machine, const FusedPara
   return rows / groups < tiles * tall * std::max(1.0, static_cast<double>(p.b_cols()) / wide);
 }
 
+/// True if sums in the epilogue are faster than in a pass. Own tiles then come last, so other tiles must have
+/// arrived before: not if all tiles are computed at once. And links must not stand still meanwhile, if they
+/// are the bottleneck: sums that stay on their rank do not use them.
+bool own_tiles_can_wait(const Problem& p, const Product& product, bool bound) {
+  constexpr double few = 2;
+  return product.waves >= few && !(bound && p.op != Op::gemm_allreduce);
+}
+
 /// The params that the operator uses, including the planner's choices.
 FusedParams choose(const Problem& p, const Machine& machine, const FusedParams& params) {
   FusedParams chosen;
@@ -243,16 +259,19 @@ FusedParams choose(const Problem& p, const Machine& machine, const FusedParams& 
                             one_shot_is_faster(p, machine, params, product));
     const double share = chosen.one_shot ? 1 : 1.0 / p.world;  // share of all rows that a rank sums
     const bool for_all = p.op == Op::gemm_allreduce && !chosen.one_shot;
+    const bool bound = !p.traits().shards_a() && wire_bound(machine, product, share * (p.world - 1));
     chosen.sums = params.sums;
     if (params.sums == SumsIn::automatic)
-      chosen.sums =
-          params.helpers == 0 && sums_fit_epilogue(p, machine, chosen) ? SumsIn::epilogue : SumsIn::pass;
+      chosen.sums = params.helpers == 0 && !asked && !why_not_in_epilogue(p, machine, chosen) &&
+                            own_tiles_can_wait(p, product, bound)
+                        ? SumsIn::epilogue
+                        : SumsIn::pass;
     const bool in_epilogue = chosen.sums == SumsIn::epilogue;
-    const bool bound = !p.traits().shards_a() && wire_bound(machine, product, share * (p.world - 1));
     chosen.comm_order = order_of_sums(params, chosen.one_shot, in_epilogue, bound);
     const double moved = share * (p.world + (for_all ? p.world : 1));
     if (!in_epilogue) chosen.helpers = summing(machine, params, product, moved, bound || for_all);
-    if (in_epilogue && for_all && params.unregistered) chosen.helpers = helpers_of(machine, params, 64);
+    if (in_epilogue && for_all && params.unregistered && !planner::row_wise_finishing(p))
+      chosen.helpers = helpers_of(machine, params, 64);
   }
   const bool fills = params.unregistered && p.op == Op::gemm_alltoall && !p.norm.enabled;
   if (p.op == Op::alltoall_gemm || fills) chosen.helpers = helpers_of(machine, params);

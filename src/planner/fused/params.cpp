@@ -47,8 +47,9 @@ std::vector<CommOrder> comm_orders_to_try(const Tuning<P>& tuning) {
 }
 
 std::vector<SumsIn> sums_to_try(const Tuning<P>& tuning) {
-  if (!tuning.problem.traits().reduces() || tuning.problem.traits().grouped) return {};
-  return {SumsIn::automatic, SumsIn::pass};
+  if (!tuning.problem.traits().reduces() || tuning.problem.traits().grouped || tuning.at.helpers != 0)
+    return {};
+  return {SumsIn::automatic, SumsIn::epilogue, SumsIn::pass};
 }
 
 /// The planner sets the rotation: each rank starts at a different shard.

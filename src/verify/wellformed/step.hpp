@@ -95,6 +95,7 @@ class StepCheck {
   void groups(const Gemm& g) const;
   void live(const Gemm& g) const;
   void sums(const Gemm& g) const;
+  void rows_in_place(const Field& field, const Placement& at) const;
   void parts_of_sums(const Gemm& g, const RowMap& rows, std::size_t index) const;
   void picks(const Elementwise& e, std::size_t source) const;
   void numbers(const Field& field, const Slice& s, std::int64_t rows, std::int64_t cols) const;

@@ -31,6 +31,7 @@ void StepCheck::sums(const Gemm& g) const {
   for (std::size_t i = 0; i < g.sums.from.size(); ++i) {
     const Placement& from = g.sums.from[i];
     const Field part{"sums.from", i};
+    rows_in_place(part, from);
     own(part.at("slice"), from.slice);
     one_rank(part, from);
     placement(part, from, g.grid);
@@ -38,11 +39,18 @@ void StepCheck::sums(const Gemm& g) const {
     require(from.slice.buffer != g.sums.to.slice.buffer, part, "sums are stored to '{}', where parts lie",
             buffer(from.slice).name);
   }
+  rows_in_place({"sums.to"}, g.sums.to);
   placement({"sums.to"}, g.sums.to, g.grid);
   store({"sums.to"}, g.sums.to.slice);
   require(is_floating(buffer(g.sums.to.slice).dtype), {"sums.to"}, "i32, which no product has");
   for (std::size_t i = 0; i < g.gates.size(); ++i)
     if (g.gates[i].of_parts) parts_of_sums(g, rows, i);
+}
+
+/// Parts and sums are rows of matrices.
+void StepCheck::rows_in_place(const Field& field, const Placement& at) const {
+  require(std::holds_alternative<placement::Matrix>(at.form), field, "{}; expected rows of a matrix",
+          Placement::names[at.form.index()]);
 }
 
 /// Only tiles of the rank's own rows await parts.

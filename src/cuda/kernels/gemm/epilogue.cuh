@@ -113,7 +113,7 @@ class HookedEpilogue {
     if (threadIdx.x != 0) return;
     shared.filled_at = ptx::cycles(), shared.least_took = ~0u;
     ptx::barrier_init(&shared.filled, Warps * 32);
-    ptx::barrier_init(&shared.emptied, 1);
+    ptx::barrier_init(&shared.emptied, args().sums.count > 0 ? 2 : 1);  // store warp, parts warp
     shared.parts.open(Warps * 32);
     cutlass::arch::fence_barrier_init();
   }
@@ -178,7 +178,7 @@ class HookedEpilogue {
     for (int pass = 0; pass < passes(); ++pass) {
       __syncwarp();
       const std::uint32_t looked = may_spread() ? ptx::cycles() : 0;
-      if (!ptx::barrier_try_wait(&shared_->filled, tiles_ % 2)) count_owed(lane);
+      if (!ptx::barrier_test_wait(&shared_->filled, tiles_ % 2)) count_owed(lane);
       ptx::barrier_wait(&shared_->filled, tiles_++ % 2);
       if (may_spread()) note_filled(looked, lane);
       if (leaving > 0)

@@ -4,6 +4,7 @@
 // Phases of a tile that is a sum:
 //
 //   1. The parts warp waits until the tile before is stored, as the staged tile's memory is then free. It
+//      arrives at `emptied` once for each tile, as the store warp does, so that it is never lapped. It
 //      awaits the gate and starts to copy the first part there; the copies arrive at the mbarrier `landed`.
 //      It is the warp that CUTLASS's kernel layer has for auxiliary loads of the main loop (mainloop.cuh), as
 //      the store warp has no registers left.
@@ -27,6 +28,7 @@
 #include <cutlass/cutlass.h>
 
 #include "cuda/kernels/ptx/barrier.cuh"
+#include "cuda/kernels/ptx/grids.cuh"
 #include "cuda/kernels/ptx/memory.cuh"
 #include "cuda/kernels/ptx/shared.cuh"
 #include "cuda/kernels/wait.cuh"
@@ -93,7 +95,19 @@ class PartsWarp {
                            int work, int m, int n, int lane) {
     if (args.sums.count == 0) return;
     const int index = works_++;
-    if (index > 0) ptx::barrier_wait(&shared.emptied, (index - 1) % 2);
+    if (index == 0)
+      ptx::await_prerequisites();  // an early kernel: the epoch that gates go by may not have begun
+    else
+      ptx::barrier_wait(&shared.emptied, (index - 1) % 2);
+    land_parts(args, watch, split, shared, index, work, m, n, lane);
+    if (lane == 0) ptx::barrier_arrive(&shared.emptied);
+  }
+
+ private:
+  static constexpr int rows_of_lane = Epilogue::rows / 32;
+
+  CUTLASS_DEVICE void land_parts(const PartsArgs& args, const Watch& watch, const SplitOrder& split,
+                                 Shared& shared, int index, int work, int m, int n, int lane) {
     const bool output =
         std::int64_t{m} * args.part_rows < args.rows && std::int64_t{n} * Epilogue::cols < args.cols;
     if (!args.sums.holds(m) || !output || split.part(work) != split.parts - 1) return;
@@ -109,10 +123,6 @@ class PartsWarp {
       land(args, args.sums.parts[part], at, shared, shared.parts.landed[slot], lane);
     }
   }
-
- private:
-  static constexpr int rows_of_lane = Epilogue::rows / 32;
-
   CUTLASS_DEVICE static void land(const PartsArgs& args, const Route& from, const TileSpot& at,
                                   Shared& shared, ptx::Barrier& landed, int lane) {
     const Route route = from;

@@ -22,8 +22,21 @@ __device__ __forceinline__ void barrier_arrive(Barrier* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
-/// Returns true, with acquire semantics, if the phase of this parity is complete. From compute capability 9.0
-/// on, the thread may sleep a while before it returns false.
+/// Returns true, with acquire semantics, if the phase of this parity is complete.
+__device__ __forceinline__ bool barrier_test_wait(Barrier* barrier, std::uint32_t parity) {
+  std::uint32_t complete;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n}"
+      : "=r"(complete)
+      : "r"(shared_address(barrier)), "r"(parity)
+      : "memory");
+  return complete != 0;
+}
+
+/// As barrier_test_wait(). From compute capability 9.0 on, the thread may sleep a while before it returns
+/// false.
 __device__ __forceinline__ bool barrier_try_wait(Barrier* barrier, std::uint32_t parity) {
   std::uint32_t complete;
   asm volatile(
