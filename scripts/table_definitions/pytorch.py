@@ -1,6 +1,6 @@
 """The ops for PyTorch, and calls of contexts, on GPUs."""
 
-from .common import geomean, pick, table, us, values_of
+from .common import geomean, one, pick, table, us, values_of
 
 OPS = ("allgather+gemm", "gemm+reducescatter", "gemm+allreduce")
 RANGES = {"16 to 256": (16, 256), "704 to 1024": (704, 1024), "2048 to 3072": (2048, 3072), "5120 to 16384": (5120, 16384)}

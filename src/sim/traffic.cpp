@@ -240,7 +240,8 @@ void Simulation::transfer(const Transfer& what, double bytes, Index from, Index 
     channels.push_back(engines_[static_cast<std::size_t>(engine_lane)]);
   if (bound != none && from != to) channels.push_back(bound);
   moved.latency_us = noisy(moved.latency_us);
-  if (engine_lane != none && from != to) {
+  // Rates of operators' products were fitted with engines beside them.
+  if (engine_lane != none && from != to && plan_.workload()) {
     moved.from = from, moved.to = to;
     engine_traffic(moved, 1);
   }
