@@ -106,7 +106,7 @@ std::vector<CollectiveConfig> CoTuner::predicted(const Workload& workload,
                                                  const std::vector<int>& alike) const {
   try {
     return co_tune(workload, machine_, Method::together, space_, {}, alike).configs;
-  } catch (const InvalidArgument&) {
+  } catch (const Error&) {
     return {};
   }
 }
