@@ -77,6 +77,24 @@ TEST(OverlapPlan, IsProvenByCopyEnginesAndWithBothAtOnce) {
       }
 }
 
+/// With the figures of engines the variant follows from them: `ring` keeps many ranks in step.
+TEST(OverlapPlan, IsProvenWithTheVariantsOfAMachine) {
+  Machine machine = small_machine();
+  machine.engine = {.copy_us = 1, .gbps = 10};
+  for (const int world : {2, 4, 8}) {
+    Workload list = sample_overlap(world);
+    for (Workload::Collective& item : list.collectives) item.bytes *= 1000;  // latencies do not decide
+    std::vector<CollectiveConfig> configs = by_engines();
+    for (CollectiveConfig& config : configs) config.chunk_bytes *= 1000;
+    const Plan plan = make_plan(list, machine, ChunkedParams{.configs = configs}).value();
+    const Proof proof = verify(plan);
+    EXPECT_TRUE(proof.ok) << world << ": " << proof.rule << ": " << proof.failure;
+    const bool in_step =
+        std::ranges::any_of(plan.counters, [](const Counter& at) { return at.name == "in step"; });
+    EXPECT_EQ(in_step, world > 2) << world;
+  }
+}
+
 /// The least that a step of a lane awaits, and the most workers that computations take.
 TEST(OverlapPlan, ComputationsSpareWorkersAndEndBeforeADelayedCollective) {
   const Workload list{2,
