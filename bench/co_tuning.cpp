@@ -47,7 +47,7 @@ int main(int argc, char** argv) {
   const cotune::Space space = config_space(machine);
   auto record = bench::record(argc, argv);
   const auto subspaces = std::ranges::count_if(space.subspaces, [](const cotune::Subspace& at) {
-    return nccl_serves(CollectiveKind::allgather, {.algorithm = at.algorithm, .protocol = at.protocol});
+    return serves(CollectiveKind::allgather, {.algorithm = at.algorithm, .protocol = at.protocol});
   });
   const double configurations =
       space.size(1) / static_cast<double>(space.subspaces.size()) * double(subspaces);

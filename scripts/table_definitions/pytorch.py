@@ -1,6 +1,6 @@
 """The ops for PyTorch, and calls of contexts, on GPUs."""
 
-from .common import geomean, pick, table, us, values_of
+from .common import geomean, one, pick, table, us, values_of
 
 OPS = ("allgather+gemm", "gemm+reducescatter", "gemm+allreduce")
 RANGES = {"16 to 256": (16, 256), "704 to 1024": (704, 1024), "2048 to 3072": (2048, 3072), "5120 to 16384": (5120, 16384)}
@@ -128,3 +128,14 @@ def context_calls(unregistered, registered):
             cells.append(f"{times['back_to_back']:.0f}, {times['new_m']:.0f}; {more[0]:+.1f}%, {more[1]:+.1f}%")
         rows.append([mechanism, *cells])
     return ["µs; %", "gemm+allreduce", "gemm+reducescatter", "allgather+gemm"], rows
+
+
+@table("fsdp-loop-predicted", "predicted/fsdp_loop_h200x8")
+def fsdp_loop_predicted(record):
+    """Milliseconds of an iteration, by the way that bytes go."""
+    ways = {"none": "no communication", "nccl": "NCCL", "shingle": "engines", "co-tuned": "co-tuned"}
+    rows = []
+    for tokens in values_of(record, "tokens"):
+        times = {way: us(one(record, tokens=tokens, way=way), "predicted_us") for way in ways}
+        rows.append([tokens, *(f"{time / 1e3:.1f}" for time in times.values()), f"{times['nccl'] / times['co-tuned']:.2f}"])
+    return ["tokens", *ways.values(), "co-tuned over NCCL"], rows

@@ -19,10 +19,11 @@ constexpr Names<Protocol, 4> protocols{{{Protocol::automatic, "auto"},
                                         {Protocol::ll, "ll"},
                                         {Protocol::ll128, "ll128"},
                                         {Protocol::simple, "simple"}}};
-constexpr Names<Transport, 4> transports{{{Transport::automatic, "auto"},
+constexpr Names<Transport, 5> transports{{{Transport::automatic, "auto"},
                                           {Transport::p2p, "p2p"},
                                           {Transport::shm, "shm"},
-                                          {Transport::net, "net"}}};
+                                          {Transport::net, "net"},
+                                          {Transport::engines, "engines"}}};
 
 }  // namespace
 
@@ -48,13 +49,17 @@ Transport parse_transport(std::string_view text) {
 
 std::string describe(const CollectiveConfig& config) {
   std::vector<std::string> parts;
-  if (config.channels > 0)
-    parts.push_back(fmt::format("{} channel{}", config.channels, config.channels > 1 ? "s" : ""));
+  const auto counted = [&](std::int32_t count, std::string_view what) {
+    if (count > 0) parts.push_back(fmt::format("{} {}{}", count, what, count > 1 ? "s" : ""));
+  };
+  counted(config.channels, config.by_engines() ? "worker" : "channel");
   if (config.chunk_bytes > 0) parts.push_back(format_bytes(static_cast<double>(config.chunk_bytes)));
   if (config.threads > 0) parts.push_back(fmt::format("{} threads", config.threads));
   if (config.algorithm != Algorithm::automatic) parts.emplace_back(name(config.algorithm));
   if (config.protocol != Protocol::automatic) parts.emplace_back(name(config.protocol));
   if (config.transport != Transport::automatic) parts.emplace_back(name(config.transport));
+  if (config.spared > 0) parts.push_back(fmt::format("{} spared", config.spared));
+  if (config.delay > 0) parts.push_back(fmt::format("{} later", config.delay));
   return parts.empty() ? "default" : fmt::format("{}", fmt::join(parts, ", "));
 }
 

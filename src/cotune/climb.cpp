@@ -13,16 +13,28 @@ constexpr auto subspace_axis = static_cast<int>(Axis::subspace);
 }  // namespace
 
 std::vector<Move> upward() {
-  return {{1, 1, 0, 0}, {1, 0, 0, 0}, {0, 1, 0, 0}};
+  return {{1, 1}, {1, 0}, {0, 1}};
 }
 
 std::vector<Move> around() {
-  return {{-1, 0, 0, 0}, {0, -1, 0, 0}, {1, 0, 0, 0}, {0, 1, 0, 0}, {-1, 1, 0, 0}, {1, -1, 0, 0}};
+  return {{-1, 0}, {0, -1}, {1, 0}, {0, 1}, {-1, 1}, {1, -1}};
 }
 
 std::vector<Move> other_subspaces(const Space& space) {
   std::vector<Move> moves;
-  for (std::int32_t i = 1; i < space.size(Axis::subspace); ++i) moves.push_back({0, 0, i, 0});
+  const std::int32_t count = space.size(Axis::subspace);
+  const auto found = std::ranges::find(space.subspaces, Transport::engines, &Subspace::transport);
+  const auto engines = static_cast<std::int32_t>(found - space.subspaces.begin());
+  for (std::int32_t spared = 1; engines < count && spared < space.size(Axis::spared); ++spared)
+    moves.push_back({0, 0, engines, 0, spared});  // first: steps are relative to the first subspace
+  for (std::int32_t i = 1; i < count; ++i) moves.push_back({0, 0, i});
+  return moves;
+}
+
+std::vector<Move> other_neighbours(const Space& space) {
+  std::vector<Move> moves;
+  if (space.size(Axis::spared) > 1) moves.insert(moves.end(), {{0, 0, 0, 0, 1}, {0, 0, 0, 0, -1}});
+  if (space.size(Axis::delay) > 1) moves.insert(moves.end(), {{0, 0, 0, 0, 0, 1}, {0, 0, 0, 0, 0, -1}});
   return moves;
 }
 

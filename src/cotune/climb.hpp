@@ -15,8 +15,10 @@ using Move = Point;
 std::vector<Move> upward();
 /// Neighbouring points: first fewer resources, last more of one resource for less of the other.
 std::vector<Move> around();
-/// Each of the other subspaces.
+/// Each of the other subspaces. To copy engines also with workers spared, which their sums need at once.
 std::vector<Move> other_subspaces(const Space& space);
+/// More or fewer workers spared, and a later or earlier begin.
+std::vector<Move> other_neighbours(const Space& space);
 std::vector<Move> other_threads(const Space& space);
 
 /// Tries moves in turn. A move that helps is repeated, with longer strides while it helps much; this replaces

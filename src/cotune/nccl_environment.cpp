@@ -78,6 +78,7 @@ std::vector<Wish> transport_wishes(Transport transport) {
     case Transport::net:
       return {{"NCCL_P2P_LEVEL", "LOC"}, {"NCCL_SHM_DISABLE", "1"}};
     case Transport::automatic:
+    case Transport::engines:  // of no table
       break;
   }
   return {};

@@ -22,6 +22,7 @@ void validate(int collectives, const Options& options) {
     throw InvalidArgument(fmt::format("least_gain = {} is outside [0, 1)", options.least_gain));
   if (options.repeats < 1)
     throw InvalidArgument(fmt::format("repeats = {} must be at least 1", options.repeats));
+  if (options.most < 0) throw InvalidArgument(fmt::format("most = {} must be at least 0", options.most));
   if (!(options.trim >= 0 && options.trim < 0.5))
     throw InvalidArgument(fmt::format("trim = {} is outside [0, 0.5)", options.trim));
   if (!(options.reject >= 1))
@@ -102,6 +103,8 @@ Search::~Search() = default;
 
 /// Proposes until a configuration is not known yet.
 void Search::ask() {
+  asked_.reset();
+  if (options_.most > 0 && evaluations_ >= options_.most) return;
   while ((asked_ = strategy_->propose())) {
     const auto known = known_->of.find(*asked_);
     if (known == known_->of.end()) return;

@@ -39,6 +39,7 @@ Method parse_method(std::string_view text);
 struct Options {
   double least_gain = 0.002;  ///< relative: a smaller gain counts as none
   int repeats = 1;            ///< measurements of each configuration
+  int most = 0;               ///< configurations to measure; the search then ends; 0: no limit
   double trim = 0.25;         ///< share of these to leave out at each end; the others are averaged
   double reject =
       1.2;  ///< a configuration that twice takes this multiple of the best time is not measured again

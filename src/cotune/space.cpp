@@ -26,6 +26,8 @@ void Space::validate() const {
   check_grid(channels, "channels");
   check_grid(chunk_bytes, "chunk sizes");
   check_grid(threads, "threads");
+  check_grid(spared, "spared workers");
+  check_grid(delay, "delays");
   if (subspaces.empty() || std::set(subspaces.begin(), subspaces.end()).size() < subspaces.size())
     throw InvalidArgument("subspaces must be a list without repetition, and not empty");
   for (int axis = 0; axis < axes; ++axis)
@@ -36,7 +38,8 @@ void Space::validate() const {
 }
 
 std::int32_t Space::size(Axis axis) const {
-  const std::size_t sizes[] = {channels.size(), chunk_bytes.size(), subspaces.size(), threads.size()};
+  const std::size_t sizes[] = {channels.size(), chunk_bytes.size(), subspaces.size(),
+                               threads.size(),  spared.size(),      delay.size()};
   return static_cast<std::int32_t>(sizes[static_cast<std::size_t>(axis)]);
 }
 
@@ -47,14 +50,16 @@ double Space::size(int collectives) const {
 }
 
 Config Space::at(const Point& point) const {
-  const auto [channel, chunk, subspace, thread] = point;
+  const auto [channel, chunk, subspace, thread, spare, late] = point;
   const Subspace& of = subspaces.at(static_cast<std::size_t>(subspace));
   return {.channels = channels.at(static_cast<std::size_t>(channel)),
           .chunk_bytes = chunk_bytes.at(static_cast<std::size_t>(chunk)),
           .threads = threads.at(static_cast<std::size_t>(thread)),
           .algorithm = of.algorithm,
           .protocol = of.protocol,
-          .transport = of.transport};
+          .transport = of.transport,
+          .spared = spared.at(static_cast<std::size_t>(spare)),
+          .delay = delay.at(static_cast<std::size_t>(late))};
 }
 
 Space resource_space(std::int32_t most_channels, std::int64_t most_chunk_bytes) {

@@ -21,8 +21,8 @@ struct Subspace {
 };
 
 /// The axes of a space, in the order of its members.
-enum class Axis : std::uint8_t { channels, chunk, subspace, threads };
-inline constexpr int axes = 4;
+enum class Axis : std::uint8_t { channels, chunk, subspace, threads, spared, delay };
+inline constexpr int axes = 6;
 
 /// A configuration by its index on each axis.
 using Point = std::array<std::int32_t, axes>;
@@ -34,6 +34,8 @@ struct Space {
   std::vector<std::int64_t> chunk_bytes{0};
   std::vector<Subspace> subspaces{{}};
   std::vector<std::int32_t> threads{0};
+  std::vector<std::int32_t> spared{0};
+  std::vector<std::int32_t> delay{0};
   Point start{};  ///< where a search begins; the least resources, unless set
 
   /// Throws InvalidArgument that names the axis if values are empty, negative or not ascending, or subspaces

@@ -7,9 +7,9 @@
 //   1. communication is hidden: it adds nothing to the computation beside it;
 //   2. more resources no longer make the collective faster;
 //   3. more resources do, but cost the computation more: the makespan no longer falls.
-// Then come steps that Alg. 1 does not have: other subspaces, neighbours of the point found, and threads.
-// Neighbours matter because Eq. 4 counts the waves that a slow collective lasts longer, so fewer resources
-// may also cost more.
+// Then come steps that Alg. 1 does not have: other subspaces, what the computations beside a collective do
+// for it, neighbours of the point found, and threads. Neighbours matter because Eq. 4 counts the waves that a
+// slow collective lasts longer, so fewer resources may also cost more.
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -28,6 +28,7 @@ class Together final : public Strategy {
         points_(static_cast<std::size_t>(task.collectives), task.space.start),
         phases_{{{upward(), false},
                  {other_subspaces(task.space), false},
+                 {other_neighbours(task.space), true},
                  {around(), true},
                  {other_threads(task.space), false}}} {
     enter(0);
@@ -52,7 +53,7 @@ class Together final : public Strategy {
 
   const Task task_;
   std::vector<Point> points_;
-  std::array<Phase, 4> phases_;
+  std::array<Phase, 5> phases_;
   std::size_t phase_ = 0;
   std::vector<Climb> climbs_;
   std::vector<double> priority_;  // H; never: the collective is done

@@ -44,6 +44,8 @@ CollectiveConfig read_config(const Fields& fields) {
   if ((config.algorithm == Algorithm::automatic) != (config.protocol == Protocol::automatic))
     throw InvalidArgument("give both algorithm and protocol, or neither");
   config.transport = parse_transport(fields.text({"transport"}).value_or("auto"));
+  if (config.by_engines())
+    throw InvalidArgument("transport = 'engines' is not NCCL's: leave it out, or give p2p, shm or net");
   config.channels = static_cast<std::int32_t>(fields.integer({"channels"}, 0, most_channels).value_or(0));
   config.chunk_bytes = fields.integer({"chunk_bytes"}, 0, most_chunk_bytes).value_or(0);
   if (config.chunk_bytes > 0 && config.chunk_bytes < least_chunk_bytes)

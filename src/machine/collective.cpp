@@ -34,7 +34,7 @@ struct Penalty {
 Penalty penalty_of(const CollectiveConfig& config, int ranks) {
   const double steps = ranks - 1, levels = std::bit_width(static_cast<unsigned>(ranks) - 1);
   static constexpr Penalty protocols[] = {{}, {0.5, 1}, {15.0 / 16, 1.9 / 0.6}, {1, 3.4 / 0.6}};
-  static constexpr Penalty transports[] = {{}, {}, {0.5, 2}, {0.5, 4}};
+  static constexpr Penalty transports[] = {{}, {}, {0.5, 2}, {0.5, 4}, {}};
   const Penalty algorithms[] = {{}, {0.92, 1}, {1, steps / levels}, {1, 1}};
   const Penalty& algorithm = algorithms[static_cast<std::size_t>(config.algorithm)];
   const Penalty& protocol = protocols[static_cast<std::size_t>(config.protocol)];

@@ -120,16 +120,18 @@ Curve read_curve(const Json& json) {
 }
 
 ContentionSample read_contention_sample(const Json& json) {
-  allow_only(json, {"traffic", "ranks", "workers", "chunk_bytes", "bytes", "us", "beside_us", "product_us",
-                    "product_beside_us", "calls", "computation", "moved_bytes", "moved_again_bytes"});
+  allow_only(json,
+             {"traffic", "ranks", "workers", "chunk_bytes", "bytes", "us", "beside_us", "product_us",
+              "product_beside_us", "calls", "computation", "engines", "moved_bytes", "moved_again_bytes"});
   const Fields fields(json);
   const auto integer = [&](const char* key, std::int64_t largest) {
     return fields.integer({key}, 0, largest).value_or(0);
   };
   const auto calls = static_cast<std::int32_t>(integer("calls", most_count));
+  const bool engines = fields.flag({"engines"}).value_or(false);
   return {.traffic = parse_traffic(required_text(fields, "traffic")),
           .ranks = count(fields, "ranks", 2),
-          .workers = count(fields, "workers", calls > 0 ? 0 : 1),
+          .workers = count(fields, "workers", calls > 0 || engines ? 0 : 1),
           .chunk_bytes = integer("chunk_bytes", std::int64_t{1} << 40),
           .bytes = positive(fields, "bytes"),
           .us = positive(fields, "us"),
@@ -138,6 +140,7 @@ ContentionSample read_contention_sample(const Json& json) {
           .product_beside_us = positive(fields, "product_beside_us"),
           .calls = calls,
           .computation = parse_computation_kind(fields.text({"computation"}).value_or("product")),
+          .engines = engines,
           .moved = {rate(fields, "moved_bytes"), rate(fields, "moved_again_bytes")}};
 }
 
@@ -177,8 +180,8 @@ Topology read_topology(const Json& json) {
 
 Contention read_contention(const Json& json) {
   allow_only(json, {"memory_share", "product_misses", "attention_misses", "pass_misses", "channel_gbps",
-                    "chunk_bytes", "chunk_us", "collective_slowdown", "wake_us", "lone_latency", "steals",
-                    "persistent", "product_residual", "collective_residual"});
+                    "engine_traffic", "chunk_bytes", "chunk_us", "collective_slowdown", "wake_us",
+                    "lone_latency", "steals", "persistent", "product_residual", "collective_residual"});
   const Fields fields(json);
   const auto number = [&](const char* key, double largest) {
     return fields.number({key}, 0, largest).value_or(0);
@@ -186,6 +189,7 @@ Contention read_contention(const Json& json) {
   Contention contention{.memory_share = number("memory_share", 1),
                         .channel_gbps = rate(fields, "channel_gbps"),
                         .chunk_bytes = rate(fields, "chunk_bytes"),
+                        .engine_traffic = number("engine_traffic", most),
                         .chunk_us = fields.number({"chunk_us"}, 0, most),
                         .collective_slowdown = number("collective_slowdown", most),
                         .steals = number("steals", 1),
@@ -230,7 +234,8 @@ const std::set<std::string> figures{"workers",       "collective_workers",
                                     "sync_us",       "lone_latency",
                                     "picking_rate",  "split_us",
                                     "hooked_us",     "store_gbps",
-                                    "early_kernels", "contention_samples"};
+                                    "early_kernels", "contention_samples",
+                                    "throttle"};
 
 /// Checks that every figure has a source, and that every source belongs to a figure.
 void check_sources(const Json& json, const Machine& machine) {
@@ -291,6 +296,12 @@ Machine read(const Json& json) {
   machine.pass_gbps = rate(fields, "pass_gbps");
   machine.store_gbps = rate(fields, "store_gbps");
   machine.reduce_gbps = rate(fields, "reduce_gbps");
+  if (const Json* throttle = fields.object({"throttle"}))
+    machine.throttle = within("throttle", [&] {
+      allow_only(*throttle, {"after_us", "rate"});
+      const Fields at(*throttle);
+      return Throttle{positive(at, "after_us"), at.number({"rate"}, 1e-3, 1).value_or(1)};
+    });
   if (const Json* topology = fields.object({"topology"}))
     machine.topology = within("topology", [&] { return read_topology(*topology); });
   if (const Json* contention = fields.object({"contention"}))

@@ -80,6 +80,7 @@ ordered_json contention_json(const Contention& c) {
                        {"persistent", c.persistent}};
   for (const ComputationKind kind : all_computation_kinds)
     if (const auto missed = c.misses_of(kind)) json[fmt::format("{}_misses", name(kind))] = *missed;
+  if (c.engine_traffic > 0) json["engine_traffic"] = c.engine_traffic;
   if (c.wake_us > 0) json["wake_us"] = c.wake_us;
   if (c.lone_latency > 0) json["lone_latency"] = c.lone_latency;
   if (c.steals > 0) json["steals"] = c.steals;
@@ -99,6 +100,7 @@ ordered_json contention_sample_json(const ContentionSample& s) {
                {"product_beside_us", s.product_beside_us}});
   if (s.calls > 0) json["calls"] = s.calls;
   if (s.computation != ComputationKind::product) json["computation"] = name(s.computation);
+  if (s.engines) json["engines"] = true;
   if (s.moved.once > 0) json["moved_bytes"] = s.moved.once;
   if (s.moved.again > 0) json["moved_again_bytes"] = s.moved.again;
   return json;
@@ -136,6 +138,8 @@ std::string to_json(const Machine& m) {
   if (m.library_rate != 1) json["library_rate"] = m.library_rate;
   if (m.library_tail != 1) json["library_tail"] = m.library_tail;
   if (m.picking_rate != 1) json["picking_rate"] = m.picking_rate;
+  if (m.throttle != Throttle{})
+    json["throttle"] = {{"after_us", m.throttle.after_us}, {"rate", m.throttle.rate}};
   if (m.topology != Topology{}) json["topology"] = topology_json(m.topology);
   if (m.contention != Contention{}) json["contention"] = contention_json(m.contention);
   for (const TileRate& t : m.tiles) {

@@ -27,7 +27,10 @@ std::string_view name(CollectiveKind kind) {
   return names[static_cast<std::size_t>(kind)];
 }
 
-bool nccl_serves(CollectiveKind kind, const CollectiveConfig& config) {
+bool serves(CollectiveKind kind, const CollectiveConfig& config) {
+  if (config.by_engines())
+    return config.algorithm == Algorithm::automatic && config.protocol == Protocol::automatic &&
+           config.threads == 0;
   const bool shards = kind == CollectiveKind::allgather || kind == CollectiveKind::reducescatter;
   switch (config.algorithm) {
     case Algorithm::tree:

@@ -95,8 +95,7 @@ void Simulation::begin(Meeting& meeting) {
   for (const Index lane : meeting.lanes) {
     LaneState& state = lanes_[static_cast<std::size_t>(lane)];
     ranks.push_back(state.rank);
-    traffic_gbps_[static_cast<std::size_t>(state.rank)] +=
-        machine_.contention.traffic_gbps(meeting.workers, chunk);
+    traffic(state.rank, machine_.contention.traffic_gbps(meeting.workers, chunk));
     state.begin = now_;  // the time before now was waiting
     state.cause = meeting.cause;
   }
@@ -178,8 +177,7 @@ void Simulation::end(Index index) {
   const std::int32_t workers = std::min(meeting.workers, capacity_);
   for (const Index lane : lanes) {
     LaneState& state = lanes_[static_cast<std::size_t>(lane)];
-    traffic_gbps_[static_cast<std::size_t>(state.rank)] -=
-        machine_.contention.traffic_gbps(meeting.workers, chunk_bytes(*meeting.step));
+    traffic(state.rank, -machine_.contention.traffic_gbps(meeting.workers, chunk_bytes(*meeting.step)));
     state.met = true;
   }
   // Resumes the lanes first: their next steps come before jobs that wait for workers.

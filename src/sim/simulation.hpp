@@ -91,6 +91,7 @@ struct Batch {
   double begin = 0;
   double end = 0;            ///< if nothing delays them
   std::int64_t version = 0;  ///< version of `end`
+  double slower = 1;         ///< a library's product: by the memory traffic of others now
   Cause cause = none;        ///< span of the items
 };
 
@@ -107,10 +108,11 @@ struct Command {
 /// Bytes in flight, and their purpose.
 struct Transfer {
   enum class Of : std::uint8_t { command, message, store, load } of = Of::command;
-  Index id = none;        ///< command, batch, or the lane that sends a message
-  Index receiver = none;  ///< of a message: its receiving lane
-  double latency_us = 0;  ///< added after the last byte
-  bool sent = false;      ///< the last byte is sent
+  Index id = none;               ///< command, batch, or the lane that sends a message
+  Index receiver = none;         ///< of a message: its receiving lane
+  double latency_us = 0;         ///< added after the last byte
+  bool sent = false;             ///< the last byte is sent
+  Index from = none, to = none;  ///< of an engine, between two ranks
 };
 
 /// A collective and the ranks that meet in it.
@@ -172,6 +174,8 @@ class Simulation {
   void give_back(Index rank, std::int32_t workers);
   void computes(Index rank, std::int32_t more);
   double slowed_by_traffic(Index rank, const Step& step, std::int32_t workers) const;
+  void traffic(Index rank, double gbps);
+  double throttled_us(Index rank, double us) const;
   void steal(Index rank, double us);
   void add_remote_bytes(const Step& step, std::int64_t item, Index rank, bool loads,
                         std::vector<double>& by_rank) const;
@@ -193,6 +197,7 @@ class Simulation {
   bool command(LaneState& lane, const Step& step);
   bool submitted(LaneState& lane);
   double command_us(const Step& step) const;
+  void engine_traffic(const Transfer& what, std::int32_t more);
   double launch(Index launcher, double us);
   void transfer(const Transfer& what, double bytes, Index from, Index to, Index engine_lane,
                 Channel bound = none);
@@ -241,11 +246,12 @@ class Simulation {
   std::deque<Command> commands_;
   std::vector<Index> idle_batches_, idle_transfers_;  // free entries for reuse
   std::deque<Transfer> transfers_;
-  std::vector<std::int32_t> free_;             // by rank: free workers
-  std::vector<std::int32_t> computing_;        // by rank: jobs that compute
-  std::vector<double> computing_since_;        // by rank
-  std::vector<std::vector<Index>> rank_jobs_;  // by rank: jobs that may take workers
-  std::vector<double> traffic_gbps_;           // by rank: memory traffic of collectives
+  std::vector<std::int32_t> free_;                 // by rank: free workers
+  std::vector<std::int32_t> computing_;            // by rank: jobs that compute
+  std::vector<double> computing_since_;            // by rank
+  std::vector<std::vector<Index>> rank_jobs_;      // by rank: jobs that may take workers
+  std::vector<double> traffic_gbps_;               // by rank: memory traffic of collectives and engines
+  std::vector<std::int32_t> sending_, receiving_;  // by rank: transfers of engines
   std::deque<Meeting> meetings_;
   std::vector<std::vector<Index>> calls_;             // [communicator]: meetings in order
   std::vector<std::vector<std::size_t>> entered_;     // [communicator][rank]

@@ -187,6 +187,21 @@ std::vector<Channel> Simulation::route(Index from, Index to, double& latency_us)
   return {egress_[f], ingress_[t % ingress_.size()]};
 }
 
+/// Counts a transfer of an engine, which takes memory bandwidth of both ranks (Lagom Eq. 6). Transfers in one
+/// direction share the link, so that together they take no more than one.
+void Simulation::engine_traffic(const Transfer& what, std::int32_t more) {
+  const double link = machine_.link.gbps, engine = machine_.engine.gbps;
+  const double rate = link > 0 && engine > 0 ? std::min(link, engine) : std::max(link, engine);
+  const auto count = [&](std::vector<std::int32_t>& counts, Index rank) {
+    const auto r = static_cast<std::size_t>(rank) % counts.size();
+    const std::int32_t before = std::exchange(counts[r], counts[r] + more);
+    if ((before == 0) != (counts[r] == 0))
+      traffic(static_cast<Index>(r), more * machine_.contention.engine_traffic * rate);
+  };
+  count(sending_, what.from);
+  count(receiving_, what.to);
+}
+
 void Simulation::transfer(const Transfer& what, double bytes, Index from, Index to, Index engine_lane,
                           Channel bound) {
   if (what.of != Transfer::Of::message) require_one_node(from, to);
@@ -221,10 +236,15 @@ void Simulation::transfer(const Transfer& what, double bytes, Index from, Index 
   std::vector<Channel> channels;
   moved.latency_us += in_memory;
   if (from != to) channels = route(from, to, moved.latency_us);
-  if (engine_lane != none && engines_[static_cast<std::size_t>(engine_lane)] != none)
+  if (engine_lane != none && from != to && engines_[static_cast<std::size_t>(engine_lane)] != none)
     channels.push_back(engines_[static_cast<std::size_t>(engine_lane)]);
   if (bound != none && from != to) channels.push_back(bound);
   moved.latency_us = noisy(moved.latency_us);
+  // Rates of operators' products were fitted with engines beside them.
+  if (engine_lane != none && from != to && plan_.workload()) {
+    moved.from = from, moved.to = to;
+    engine_traffic(moved, 1);
+  }
   if (channels.empty()) {
     events_.push(now_ + moved.latency_us, What::transfer, id);
     return;
@@ -237,7 +257,9 @@ void Simulation::transfer(const Transfer& what, double bytes, Index from, Index 
 /// on.
 void Simulation::sent(Index id) {
   Transfer& what = transfers_[static_cast<std::size_t>(id)];
-  if (std::exchange(what.sent, true) || what.of != Transfer::Of::store) return;
+  if (std::exchange(what.sent, true)) return;
+  if (what.from != none) engine_traffic(what, -1);
+  if (what.of != Transfer::Of::store) return;
   Batch& batch = batches_[static_cast<std::size_t>(what.id)];
   if (--batch.leaving > 0) return;
   Job& job = jobs_[static_cast<std::size_t>(batch.job)];

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <optional>
+#include <variant>
 
 #include "shingle/base/error.hpp"
 #include "shingle/planner/planner.hpp"
@@ -13,12 +15,13 @@ namespace shingle {
 namespace {
 
 constexpr std::int32_t most_channels = 64;
-constexpr std::int64_t most_chunk_bytes = std::int64_t{4} << 20;
+constexpr std::int64_t most_chunk_bytes = std::int64_t{4} << 20, most_slice_bytes = std::int64_t{64} << 20;
 
 /// True if some ranks may stand for all in the simulator.
-bool symmetric(const Machine& machine, const SimOptions& options) {
-  return options.slowdown.empty() && options.noise == 0 && machine.contention.steals == 0 &&
-         machine.contention.wake_us == 0;
+bool symmetric(const Machine& machine, const SimOptions& options,
+               const std::vector<CollectiveConfig>& configs = {}) {
+  return std::ranges::none_of(configs, &CollectiveConfig::by_engines) && options.slowdown.empty() &&
+         options.noise == 0 && machine.contention.steals == 0 && machine.contention.wake_us == 0;
 }
 
 /// Groups collectives that get the same configuration.
@@ -38,10 +41,11 @@ class Alike {
   }
 
   int count() const { return count_; }
-  /// True if NCCL serves all collectives of a number so.
+  /// True if all collectives of a number may have the settings.
   bool serves(const Workload& workload, int number, const CollectiveConfig& config) const {
+    if (!config.by_engines() && config.chunk_bytes > most_chunk_bytes) return false;
     for (std::size_t i = 0; i < number_.size(); ++i)
-      if (number_[i] == number && !nccl_serves(workload.collectives[i].kind, config)) return false;
+      if (number_[i] == number && !shingle::serves(workload.collectives[i].kind, config)) return false;
     return true;
   }
   std::vector<CollectiveConfig> each(const std::vector<CollectiveConfig>& configs) const {
@@ -64,6 +68,52 @@ class Alike {
   int count_ = 0;
 };
 
+/// Which collective of a workload's plan a step belongs to.
+class MovedBy {
+ public:
+  explicit MovedBy(const Plan& plan) : plan_(plan), rows_(rows_of(*plan.workload())) {
+    const Params params = params_of(plan);
+    std::visit(
+        [&](const auto& of) {
+          if constexpr (requires { of.configs; })
+            for (const CollectiveConfig& config : of.configs) by_engines_.push_back(config.by_engines());
+        },
+        params);
+    by_engines_.resize(rows_.collectives.size(), false);
+    for (std::size_t j = 0; j < by_engines_.size(); ++j)
+      if (!by_engines_[j]) by_library_.push_back(j);
+  }
+
+  /// Of a command of a copy engine, or of the sum of what they moved. The output's rows tell, or the staging
+  /// memory.
+  std::optional<std::size_t> engines(const Step& step) const {
+    const auto* copy = std::get_if<Copy>(&step);
+    const auto* pass = std::get_if<Elementwise>(&step);
+    if (!copy && !pass) return std::nullopt;
+    const Slice& to = copy ? copy->to : pass->to.slice;
+    const std::string& buffer = plan_.buffers[static_cast<std::size_t>(to.buffer)].name;
+    const bool staged = plan_.buffers[static_cast<std::size_t>(to.buffer)].role == Role::internal;
+    for (std::size_t j = 0; j < by_engines_.size(); ++j) {
+      const auto& [first, rows] = rows_.collectives[j];
+      if (by_engines_[j] &&
+          (staged ? buffer == fmt::format("staging {}", j) : to.row >= first && to.row < first + rows))
+        return j;
+    }
+    return std::nullopt;
+  }
+  /// Of a collective of NCCL.
+  std::size_t library(const Lane& lane, std::vector<Step>::const_iterator step) const {
+    const auto is_collective = [](const Step& s) { return std::holds_alternative<Collective>(s); };
+    return by_library_[static_cast<std::size_t>(std::count_if(lane.steps.begin(), step, is_collective))];
+  }
+
+ private:
+  const Plan& plan_;
+  WorkloadRows rows_;
+  std::vector<bool> by_engines_;
+  std::vector<std::size_t> by_library_;
+};
+
 }  // namespace
 
 cotune::Space resource_space(const Machine& machine) {
@@ -81,32 +131,58 @@ cotune::Space config_space(const Machine& machine) {
   return space;
 }
 
+cotune::Space overlap_space(const Machine& machine) {
+  cotune::Space space = config_space(machine);
+  if (machine.peer_memory && machine.engine.paced()) {
+    space.subspaces.push_back({.transport = Transport::engines});
+    while (space.chunk_bytes.back() < most_slice_bytes)
+      space.chunk_bytes.push_back(2 * space.chunk_bytes.back());
+  }
+  for (std::int32_t spared = 4; spared <= std::min(machine.workers / 4, 32); spared *= 2)
+    space.spared.push_back(spared);
+  space.delay = {0, 1, 2, 3, 4};
+  return space;
+}
+
 ChunkedParams overlap_params(const Machine& machine, std::vector<CollectiveConfig> configs) {
-  return {.tile = {machine.tile_rows, machine.tile_cols}, .configs = std::move(configs)};
+  TileParams tile{machine.tile_rows, machine.tile_cols};
+  if (machine.contention.persistent) tile = {};
+  return {.tile = tile, .configs = std::move(configs)};
 }
 
 cotune::Measurement measurement_of(const Plan& plan, const std::vector<Span>& spans, double makespan_us) {
   struct Meeting {
     double came = 0, went = 0;
+    std::vector<double> begun{};  // by rank, of copy engines
   };
+  const MovedBy moved_by(plan);
   std::vector<Meeting> meetings(plan.workload()->collectives.size());
   std::vector<double> computing(plan.ranks.size(), 0);
   for (const Span& span : spans) {
     const auto rank = static_cast<std::size_t>(span.rank);
     const Lane& lane = plan.ranks[rank].lanes[static_cast<std::size_t>(span.lane)];
     const auto step = lane.steps.begin() + span.step;
+    if (const auto collective = moved_by.engines(*step)) {
+      Meeting& meeting = meetings[*collective];
+      meeting.begun.resize(plan.ranks.size(), std::numeric_limits<double>::infinity());
+      meeting.begun[rank] = std::min(meeting.begun[rank], span.begin_us);
+      meeting.went = std::max(meeting.went, span.end_us);
+      continue;
+    }
     if (std::holds_alternative<Gemm>(*step) || std::holds_alternative<Elementwise>(*step))
       computing[rank] += span.end_us - span.begin_us;
     if (!std::holds_alternative<Collective>(*step)) continue;
-    const auto is_collective = [](const Step& s) { return std::holds_alternative<Collective>(s); };
-    Meeting& meeting =
-        meetings[static_cast<std::size_t>(std::count_if(lane.steps.begin(), step, is_collective))];
+    Meeting& meeting = meetings[moved_by.library(lane, step)];
     meeting.came = std::max(meeting.came, span.begin_us);
     meeting.went = std::max(meeting.went, span.end_us);
   }
   cotune::Measurement measured{.makespan_us = makespan_us,
                                .compute_us = *std::ranges::max_element(computing)};
-  for (const Meeting& meeting : meetings) measured.communication_us.push_back(meeting.went - meeting.came);
+  for (Meeting& meeting : meetings) {
+    std::erase(meeting.begun, std::numeric_limits<double>::infinity());
+    if (!meeting.begun.empty()) meeting.came = std::ranges::max(meeting.begun);
+    measured.communication_us.push_back(meeting.went - meeting.came);
+  }
   return measured;
 }
 
@@ -114,7 +190,7 @@ cotune::Measurement simulate_overlap(const Workload& workload, const Machine& ma
                                      const std::vector<CollectiveConfig>& configs, bool beside,
                                      const SimOptions& options) {
   ChunkedParams params = overlap_params(machine, configs);
-  params.symmetric = symmetric(machine, options);
+  params.symmetric = symmetric(machine, options, configs);
   const SequentialParams alone{.tile = params.tile, .configs = params.configs, .symmetric = params.symmetric};
   const Result<Plan> plan =
       beside ? plan_chunked(workload, machine, params) : plan_sequential(workload, machine, alone);

@@ -15,11 +15,15 @@ namespace shingle {
 /// Resources of a workload's collectives on a machine: up to 64 channels (NCCL's max.) and chunks of 32 KiB
 /// to 4 MiB. At least one worker is left to computation.
 cotune::Space resource_space(const Machine& machine);
-/// All six parameters: also algorithm and protocol, transport, and up to 512 threads.
+/// All six parameters of NCCL: also algorithm and protocol, transport, and up to 512 threads.
 cotune::Space config_space(const Machine& machine);
+/// As above, and what a plan can choose besides: copy engines, if ranks reach each other's memory, with
+/// slices up to 64 MiB; workers that the computations beside a collective spare, and how many of them end
+/// before it begins.
+cotune::Space overlap_space(const Machine& machine);
 
-/// Params for simulating a workload's plan. Products use the machine's tile size, and their workers are
-/// released to collectives one by one, as with cuBLASLt.
+/// Params for simulating a workload's plan. Products are calls of the library where its kernels keep their
+/// workers to the end. Elsewhere they have the machine's tiles, whose workers are released one by one.
 ChunkedParams overlap_params(const Machine& machine, std::vector<CollectiveConfig> configs);
 
 /// Simulates one iteration of a workload: collectives run beside computations, or one after the other if

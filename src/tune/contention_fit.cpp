@@ -35,6 +35,16 @@ double slowdown(const ContentionSample& sample) {
   return sample.product_beside_us / sample.product_us - 1;
 }
 
+/// Rate in 1e9 bytes/s at which a rank's engine sends, and receives as much.
+double engine_gbps(const ContentionSample& sample) {
+  return wire_factor(sample.traffic, sample.ranks) * sample.bytes / sample.beside_us * 1e-3;
+}
+
+/// Bandwidth that slows a computation down as measured (Eq. 6, solved for V).
+double taken_gbps(double share, const ContentionSample& sample, double memory_gbps) {
+  return memory_gbps * (1 - 1 / (1 + std::max(slowdown(sample), 0.0) / share));
+}
+
 double share_of(const Contention& contention, const ContentionSample& sample, double memory_gbps) {
   return contention.share(sample.computation, sample.moved, sample.product_us, memory_gbps);
 }
@@ -160,6 +170,15 @@ void fit_own_workers(Machine& machine, const Samples& samples) {
     contention.chunk_us = chunk_us.value();
 }
 
+/// Memory traffic at both ends of what engines move, from the computations' demand of memory.
+void fit_engines(Machine& machine, const Samples& samples) {
+  Slope traffic;
+  for (const ContentionSample& sample : samples)
+    if (const double share = share_of(machine.contention, sample, machine.memory_gbps); share > 0)
+      traffic.add(2 * engine_gbps(sample), taken_gbps(share, sample, machine.memory_gbps));
+  machine.contention.engine_traffic = traffic.value();
+}
+
 void fit_shared_cores(Machine& machine, const Samples& samples) {
   Slope steals, wake_us;
   for (const ContentionSample& sample : samples) {
@@ -174,22 +193,26 @@ void fit_shared_cores(Machine& machine, const Samples& samples) {
 
 Residual residual_of(const Machine& machine, const ContentionSample& sample) {
   const Contention& contention = machine.contention;
-  const double taken = contention.traffic_gbps(sample.workers, static_cast<double>(sample.chunk_bytes));
+  const double taken = sample.engines
+                           ? contention.engine_traffic * 2 * engine_gbps(sample)
+                           : contention.traffic_gbps(sample.workers, static_cast<double>(sample.chunk_bytes));
   const double slowed =
       sample.calls > 0
           ? 1 + contention.steals * sample.calls * sample.us / sample.product_us
           : Contention::slowed(share_of(contention, sample, machine.memory_gbps), taken, machine.memory_gbps);
-  const double beside = sample.calls > 0 ? sample.us + contention.wake_us
-                                         : alone_us(machine, sample) * (1 + contention.collective_slowdown);
+  const double beside = sample.engines     ? sample.us
+                        : sample.calls > 0 ? sample.us + contention.wake_us
+                                           : alone_us(machine, sample) * (1 + contention.collective_slowdown);
   return {slowed / (1 + slowdown(sample)) - 1, beside / sample.beside_us - 1};
 }
 
 Contention fit_contention(const Machine& machine) {
   Machine fitted = machine;
-  Samples own, shared;
+  Samples own, shared, engines;
   for (const ContentionSample& sample : machine.contention_samples)
-    (sample.calls > 0 ? shared : own).push_back(sample);
+    (sample.engines ? engines : sample.calls > 0 ? shared : own).push_back(sample);
   if (!own.empty()) fit_own_workers(fitted, own);
+  if (!engines.empty()) fit_engines(fitted, engines);
   if (!shared.empty()) fit_shared_cores(fitted, shared);
   double product = 0, collective = 0;
   for (const ContentionSample& sample : machine.contention_samples) {
@@ -225,7 +248,9 @@ std::string describe_fit(const Machine& machine) {
       if (const auto missed = found.misses_of(kind); missed && kind != ComputationKind::pass)
         text += fmt::format(", caches miss {:.0f}% of what a {} reads again", 100 * *missed, name(kind));
     if (found.chunk_us) text += fmt::format(" and take {:.3f} us a chunk", *found.chunk_us);
-    on = fmt::format(" on {} workers", farthest.workers);
+    if (found.engine_traffic > 0)
+      text += fmt::format(", copy engines take {:.2f} of their rate at both ends", found.engine_traffic);
+    on = farthest.engines ? " by engines" : fmt::format(" on {} workers", farthest.workers);
   }
   return text +
          fmt::format(

@@ -32,7 +32,7 @@ void Profiler::contention() {
 /// Stores a sample in place of an earlier one of the same computation and collective.
 void Profiler::keep(const ContentionSample& sample) {
   const auto key = [](const ContentionSample& s) {
-    return std::tuple(s.computation, s.traffic, s.ranks, s.workers, s.chunk_bytes, s.bytes);
+    return std::tuple(s.computation, s.traffic, s.ranks, s.workers, s.chunk_bytes, s.bytes, s.engines);
   };
   std::erase_if(machine_.contention_samples, [&](const auto& known) { return key(known) == key(sample); });
   machine_.contention_samples.push_back(sample);
@@ -53,8 +53,10 @@ std::optional<ContentionSample> Profiler::beside(const Plan& product, double alo
   constexpr double long_enough = 3.5, longer = 2, longest_us = 2e4;
   constexpr int after = 2;
   const Traffic traffic = parse_traffic(name(what.kind));
-  const double known_us = collective_us(
-      machine_, traffic, size_, {.channels = what.workers, .chunk_bytes = what.chunk_bytes}, what.bytes);
+  const double known_us =
+      what.engines ? wire_factor(traffic, size_) * what.bytes / (machine_.engine.gbps * 1e3)
+                   : collective_us(machine_, traffic, size_,
+                                   {.channels = what.workers, .chunk_bytes = what.chunk_bytes}, what.bytes);
   const double call_us = known_us > 0 ? known_us : alone_us;
   if (call_us > longest_us) return {};
   Stopwatch::Beside found;
@@ -91,6 +93,7 @@ std::optional<ContentionSample> Profiler::beside(const Plan& product, double alo
                           .beside_us = found.collective_us,
                           .product_us = alone_us,
                           .product_beside_us = found.product_us,
+                          .engines = what.engines,
                           .moved = plans_.moved_by(product)};
 }
 
@@ -120,12 +123,23 @@ void Profiler::own_workers() {
     }
   }
   if (!product || machine_.contention_samples.empty()) return;
+  beside_engines(*product);
   other_computations();
   if (!can_.tiles.empty() && options_.chunk_bytes == 0) machine_.contention.persistent = comes_late(*product);
   fit(
       fmt::format("{} products, attentions and passes beside collectives on workers of their own, of 2 to 32 "
                   "workers",
                   name(dtype_)));
+}
+
+/// Measures a product on all workers beside copies of all ranks' engines, as in an all-gather.
+void Profiler::beside_engines(const Plan& product) {
+  if (!can_.remote_memory || !machine_.engine.paced() || !next("computation beside copy engines")) return;
+  const double alone = watch_.step_us(plans_.beside(product, {.products = 3}), 0);
+  for (const double bytes : messages)
+    if (const auto sample =
+            beside(product, alone, {.kind = CollectiveKind::allgather, .bytes = bytes, .engines = true}))
+      keep(*sample);
 }
 
 /// An attention or a pass that takes about as long as a collective. Nothing if the backend does not serve it.

@@ -53,6 +53,7 @@ class Profiler {
   // Computation beside communication (profile_contention.cpp).
   void contention();
   void own_workers();
+  void beside_engines(const Plan& product);
   void other_computations();
   std::optional<Plan> computation(ComputationKind kind);
   double without_workers_us(const Plan& plan, ComputationKind kind, double all_us, std::int32_t left);

@@ -74,7 +74,8 @@ Stopwatch::Beside beside_of(const Plan& plan, const std::vector<Span>& spans) {
     auto moving = steps_of(spans, rank, 1);
     std::erase_if(moving, [&](const auto& at) {
       const auto& lane = plan.ranks[static_cast<std::size_t>(rank)].lanes[1];
-      return !std::holds_alternative<Collective>(lane.steps[static_cast<std::size_t>(at.first)]);
+      const Step& step = lane.steps[static_cast<std::size_t>(at.first)];
+      return !std::holds_alternative<Collective>(step) && !std::holds_alternative<Copy>(step);
     });
     if (computing.empty() || moving.empty()) continue;
     const auto within = [](const Interval& time, const auto& others) {

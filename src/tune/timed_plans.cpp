@@ -323,7 +323,15 @@ Plan TimedPlans::beside(const Plan& computation, const Beside& what) const {
   const bool chooses = computation.mechanism == Mechanism::sequential &&
                        std::holds_alternative<Gemm>(computing_step(computation, 0));
   base.buffers.push_back({"moved", Role::internal, dtype_,
-                          std::vector<std::int64_t>(static_cast<std::size_t>(world_), rows), kibi, 1});
+                          // Engines send the second half to the first half of the next rank.
+                          std::vector(static_cast<std::size_t>(world_), what.engines ? 2 * rows : rows), kibi,
+                          1});
+  const auto copied = static_cast<std::int32_t>(base.counters.size());
+  if (what.engines)
+    base.counters.push_back(
+        {"copied", CounterKind::set,
+         std::vector(static_cast<std::size_t>(world_),
+                     std::vector<std::uint32_t>{static_cast<std::uint32_t>(what.calls)})});
   return with_lanes(base, [&](int rank) {
     std::vector<Lane> lanes;
     if (what.products > 0) {
@@ -337,6 +345,19 @@ Plan TimedPlans::beside(const Plan& computation, const Beside& what) const {
         const TileNotify& counts = gemm.notify.front();
         const std::int64_t tiles = gemm.grid.tiles_before(counts.ends.front());
         steps.push_back(Await{{counts.counter, rank, counts.entry(0)}, static_cast<std::uint32_t>(tiles)});
+      }
+      if (what.engines) {
+        Slice to = whole(base, moved, (rank + 1) % world_);
+        to.rows = larger(static_cast<std::int64_t>(wire_factor(parse_traffic(name(what.kind)), world_) *
+                                                   static_cast<double>(rows)),
+                         1);
+        Slice from = to;
+        from.rank = rank, from.row = rows;
+        for (int call = 1; call <= what.calls; ++call)
+          steps.insert(steps.end(),
+                       {Copy{from, to}, Notify{{copied, rank, 0}, static_cast<std::uint32_t>(call)}});
+        lanes.push_back({LaneKind::copy, "engine 0", std::move(steps)});
+        return lanes;
       }
       Slice matrix = whole(base, moved, rank), own = matrix;
       own.row = rank * part, own.rows = part;

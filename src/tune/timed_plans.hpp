@@ -38,6 +38,8 @@ struct Beside {
   std::int32_t workers = 0;      ///< of a call
   std::int64_t chunk_bytes = 0;  ///< chunk size of a call; 0: NCCL's choice
   std::int32_t left = 0;         ///< workers that the computation leaves, if it can
+  bool engines = false;  ///< each call is a copy of a rank's engine to the next rank, of as many bytes as
+                         ///< a collective sends
   /// Calls wait for the first tiles of a product that counts them; the wait takes one of `left`
   bool late = false;
 };

@@ -48,8 +48,10 @@ ChunkedParams random_configs(Dice& dice, const Workload& list) {
                             .threads = static_cast<std::int32_t>(32 * dice.size(0, 4)),
                             .algorithm = static_cast<Algorithm>(dice.size(0, 3)),
                             .protocol = static_cast<Protocol>(dice.size(0, 3)),
-                            .transport = static_cast<Transport>(dice.size(0, 3))};
-    if (!nccl_serves(item.kind, config)) config.algorithm = {}, config.protocol = {};
+                            .transport = static_cast<Transport>(dice.size(0, 4)),
+                            .spared = static_cast<std::int32_t>(dice.size(0, 5)),
+                            .delay = static_cast<std::int32_t>(dice.size(0, 3))};
+    if (!serves(item.kind, config)) config.algorithm = {}, config.protocol = {}, config.threads = 0;
     params.configs.push_back(config);
   }
   return params;
@@ -95,11 +97,19 @@ TEST(RandomOverlaps, AreNoSlowerBesideEachOther) {
 TEST(RandomOverlaps, RunOnThreads) {
   for (std::uint64_t seed = 0; seed < 12 && !testing::Test::HasFatalFailure(); ++seed) {
     Dice dice(seed);
-    const auto world = make_world(static_cast<int>(dice.size(1, 3)));
+    const auto world = make_world(static_cast<int>(dice.size(1, 3)), {.workers_per_rank = 3});
     SCOPED_TRACE(seed);
     Workload workload = random_overlap(dice);
     workload.world = world->size();
     expect_overlap_runs(*world, workload);
+    for (std::vector<CollectiveConfig> configs = random_configs(dice, workload).configs; !configs.empty();) {
+      for (CollectiveConfig& config : configs) {
+        config.channels = std::min(config.channels, 1), config.spared = std::min(config.spared, 1);
+        if (chance(dice, 50)) config = {.chunk_bytes = config.chunk_bytes, .transport = Transport::engines};
+      }
+      expect_overlap_runs(*world, workload, configs);
+      break;
+    }
   }
 }
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+import weakref
 
 import pytest
 
@@ -233,6 +234,23 @@ def test_any_two_buckets_that_fit_together_find_room():
     assert heap.empty(13 << 10, torch.uint8, cpu) is None, "no room beside the other"
     alive.clear()
     assert not heap.used and heap.empty(13 << 10, torch.uint8, cpu) is not None
+
+
+def test_the_garbage_collector_may_free_a_bucket_anywhere():
+    heap, cpu = registered.Heap(Memory(4 << 10), 0, 4 << 10), torch.device("cpu")
+    bucket = heap.empty(4 << 10, torch.uint8, cpu)
+    with heap.lock:  # as it is held where the collector may run
+        del bucket
+    assert not heap.used and heap.empty(4 << 10, torch.uint8, cpu) is not None
+
+
+def test_what_a_collective_uses_stays_alive_until_it_is_awaited():
+    tensor = torch.zeros(1)
+    alive = weakref.ref(tensor)
+    work = buckets.Work(None, (tensor,))
+    del tensor
+    assert alive() is not None and work.wait()
+    assert alive() is None
 
 
 # -- SMs, and deadlines

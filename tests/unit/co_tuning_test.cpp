@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <map>
 #include <set>
 
@@ -159,7 +160,7 @@ TEST(CoTuning, SearchesAllSixParameters) {
     list.collectives[0].kind = kind;
     std::set<cotune::Subspace> tried;
     const auto measure = [&](const std::vector<CollectiveConfig>& configs) {
-      EXPECT_TRUE(nccl_serves(kind, configs[0])) << name(kind) << " " << describe(configs[0]);
+      EXPECT_TRUE(serves(kind, configs[0])) << name(kind) << " " << describe(configs[0]);
       tried.insert({configs[0].algorithm, configs[0].protocol, configs[0].transport});
       return simulate_overlap(list, machine, configs);
     };
@@ -168,6 +169,86 @@ TEST(CoTuning, SearchesAllSixParameters) {
                             : kind == CollectiveKind::allgather ? 7u
                                                                 : 4u)
         << name(kind);
+  }
+}
+
+// Eq. 6 for copy engines: they take memory bandwidth at both ends, and no SMs.
+TEST(CoTuning, EnginesSlowComputationByMemoryTraffic) {
+  Machine machine = shipped("h200x8");
+  machine.contention.persistent = false;
+  const std::vector<CollectiveConfig> engines{{.transport = Transport::engines}};
+  const auto us = [&](std::int64_t bytes, double traffic) {
+    machine.contention.engine_traffic = traffic;
+    Workload list = pair(200, bytes, machine);
+    list.world = 2;
+    return simulate_overlap(list, machine, engines).compute_us;
+  };
+  const double alone = us(1, 0.9), rate = std::min(machine.link.gbps, machine.engine.gbps);
+  EXPECT_NEAR(us(std::int64_t{64} << 30, 0), alone, 1e-3 * alone) << "no SMs";
+  for (const double traffic : {0.5, 0.9})
+    EXPECT_NEAR(us(std::int64_t{64} << 30, traffic) / alone,
+                Contention::slowed(machine.contention.memory_share, 2 * traffic * rate, machine.memory_gbps),
+                0.01);
+}
+
+// A library's product is one batch: behind the collective it is as fast as alone (Eq. 4).
+TEST(CoTuning, AProductIsSlowedForAsLongAsBytesMove) {
+  const Machine machine = shipped("h200x8");
+  const auto us = [&](std::int64_t bytes) {
+    Workload list = pair(100, bytes, machine);
+    list.world = 2;
+    return simulate_overlap(list, machine, {{.transport = Transport::engines}});
+  };
+  const double alone = us(1).compute_us;
+  const cotune::Measurement half = us(256 * MiB), all = us(std::int64_t{64} << 30);
+  ASSERT_LT(half.communication_us[0], 0.5 * alone);
+  const double slower = all.compute_us / alone;
+  EXPECT_NEAR(half.compute_us - alone, half.communication_us[0] * (1 - 1 / slower),
+              0.1 * half.communication_us[0] * (1 - 1 / slower));
+}
+
+TEST(CoTuning, ProductsThatHeatADeviceSlowDown) {
+  Machine machine = shipped("h200x8");
+  machine.throttle = {};
+  const Workload list = pair(400, 1, machine);
+  const double cool = simulate_overlap(list, machine, {}).compute_us;
+  machine.throttle = {.after_us = cool / 4, .rate = 0.5};
+  EXPECT_NEAR(simulate_overlap(list, machine, {}).compute_us, cool / 4 + 2 * 0.75 * cool, 0.02 * cool);
+}
+
+TEST(CoTuning, ChoosesEnginesWhereTheyCostLess) {
+  const Machine machine = shipped("h200x8");
+  const cotune::Space all = overlap_space(machine), nccl = config_space(machine);
+  EXPECT_GT(all.size(cotune::Axis::spared), 1);
+  EXPECT_GT(all.size(cotune::Axis::delay), 1);
+  Workload list = pair(60, 256 * MiB, machine);
+  list.world = 2;
+  const auto us = [&](const cotune::Space& space, Method method) {
+    return co_tune(list, machine, method, space).measured.makespan_us;
+  };
+  const CoTuned found = co_tune(list, machine, Method::together, all);
+  EXPECT_TRUE(found.configs[0].by_engines()) << describe(found.configs[0]);
+  EXPECT_EQ(found.measured.communication_us.size(), 1);
+  EXPECT_LT(found.measured.makespan_us, us(nccl, Method::together));
+  EXPECT_LE(found.measured.makespan_us, us(all, Method::library));
+  Machine apart = machine;
+  apart.peer_memory = false;
+  EXPECT_EQ(overlap_space(apart).subspaces, config_space(apart).subspaces) << "no engines reach other ranks";
+}
+
+TEST(CoTuning, AnUnfinishedSearchHasTheBestSoFar) {
+  const Machine machine = shipped("h200x8");
+  Workload list = pair(60, 256 * MiB, machine);
+  list.world = 2;
+  double before = std::numeric_limits<double>::infinity();
+  for (const int most : {1, 4, 16, 64}) {
+    const CoTuned found = co_tune(list, machine, Method::together, overlap_space(machine), {.most = most});
+    EXPECT_LE(found.evaluations, most);
+    EXPECT_LE(found.measured.makespan_us, before);
+    before = found.measured.makespan_us;
+    if (most == 1) {
+      EXPECT_EQ(found.configs[0], CollectiveConfig{}) << "NCCL's choice comes first";
+    }
   }
 }
 

@@ -71,6 +71,29 @@ double slowed(const Machine& machine, double workers, double chunk) {
                             machine.memory_gbps);
 }
 
+TEST(ContentionFit, FindsWhatEnginesTake) {
+  const Machine known = known_machine();
+  std::vector<ContentionSample> samples = samples_of(known, {0}, 0);
+  const double gbps = 380, share = known.contention.memory_share;
+  for (const double bytes : {8 * MiB, 64 * MiB}) {
+    const double us = wire_factor(Traffic::allgather, ranks) * bytes / gbps * 1e-3;
+    samples.push_back(
+        {.traffic = Traffic::allgather,
+         .ranks = ranks,
+         .bytes = bytes,
+         .us = us,
+         .beside_us = us,
+         .product_us = 500,
+         .product_beside_us = 500 * Contention::slowed(share, 0.8 * 2 * gbps, known.memory_gbps),
+         .engines = true});
+  }
+  const Machine found = fitted_on(known, samples);
+  EXPECT_NEAR(found.contention.engine_traffic, 0.8, 0.05);
+  EXPECT_NEAR(tuning::residual_of(found, samples.back()).product, 0, 0.01);
+  EXPECT_EQ(fitted_on(known, samples_of(known, {0}, 0)).contention.engine_traffic, 0) << "not measured";
+  EXPECT_THAT(tuning::describe_fit(found), HasSubstr("copy engines take 0.8"));
+}
+
 TEST(ContentionFit, FindsWhatIsKnown) {
   const Machine known = known_machine();
   const Contention& true_one = known.contention;

@@ -42,6 +42,19 @@ TEST(CotuneSpace, GridsOfPowersOfTwo) {
   EXPECT_EQ(Space{}.at({}), Config{});
 }
 
+TEST(CotuneSpace, HasWhatAPlanChoosesBesides) {
+  Space space = small_space();
+  space.subspaces.push_back({.transport = Transport::engines});
+  space.spared = {0, 8};
+  space.delay = {0, 1, 2};
+  space.validate();
+  EXPECT_EQ(space.size(1), 6 * 4 * 2 * 2 * 3);
+  EXPECT_EQ(describe(space.at({4, 3, 1, 0, 1, 2})), "16 workers, 2.0 MiB, engines, 8 spared, 2 later");
+  space.delay = {2, 1};
+  EXPECT_THROW(space.validate(), InvalidArgument);
+  EXPECT_THROW(Search(Method::together, small_space(), 1, {.most = -1}), InvalidArgument);
+}
+
 TEST(CotuneSpace, RefusesWhatIsNoGrid) {
   EXPECT_THROW(resource_space(0, 1 << 20), InvalidArgument);
   EXPECT_THROW(resource_space(4, 1 << 10), InvalidArgument);

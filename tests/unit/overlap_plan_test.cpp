@@ -24,12 +24,28 @@ std::vector<CollectiveConfig> configs() {
   return {{.channels = 1}, {.channels = 3, .chunk_bytes = 1 << 16}, {.protocol = Protocol::ll}, {}};
 }
 
+/// Copy engines move all, in parts of one slice, several, and more than there are rows.
+std::vector<CollectiveConfig> by_engines() {
+  return {{.transport = Transport::engines, .delay = 1},
+          {.channels = 2, .chunk_bytes = 256, .transport = Transport::engines, .spared = 2},
+          {.channels = 1, .chunk_bytes = 1, .transport = Transport::engines},
+          {.transport = Transport::engines, .spared = 1, .delay = 9}};
+}
+
 Machine small_machine() {
   return test::overlap_machine(8);
 }
 
 Plan planned(int world, const Params& params) {
   return make_plan(sample_overlap(world), small_machine(), params).value();
+}
+
+template <class T>
+T& nth(Plan& plan, int rank, int n = 0) {
+  for (Lane& lane : plan.ranks[static_cast<std::size_t>(rank)].lanes)
+    for (Step& step : lane.steps)
+      if (T* found = std::get_if<T>(&step); found && n-- == 0) return *found;
+  throw Error("no such step");
 }
 
 TEST(OverlapPlan, IsProvenBesideAndInSequence) {
@@ -43,6 +59,81 @@ TEST(OverlapPlan, IsProvenBesideAndInSequence) {
                             << proof.failure;
     }
   }
+}
+
+TEST(OverlapPlan, IsProvenByCopyEnginesAndWithBothAtOnce) {
+  std::vector<CollectiveConfig> mixed = by_engines();
+  mixed[1] = mixed[3] = {.channels = 1, .spared = 3, .delay = 1};
+  for (const int world : {1, 2, 3, 5, 8})
+    for (const auto& all : {by_engines(), mixed})
+      for (const Params& params :
+           {Params(ChunkedParams{.configs = all}), Params(SequentialParams{.configs = all})}) {
+        const Plan plan = planned(world, params);
+        const Proof proof = verify(plan);
+        EXPECT_TRUE(proof.ok) << name(mechanism_of(params)) << ", " << world << ": " << proof.rule << ": "
+                              << proof.failure;
+        EXPECT_EQ(plan_from_json(to_json(plan)), plan);
+        EXPECT_GT(simulate(plan, small_machine()).makespan_us, 0);
+      }
+}
+
+/// With the figures of engines the variant follows from them: `ring` keeps many ranks in step.
+TEST(OverlapPlan, IsProvenWithTheVariantsOfAMachine) {
+  Machine machine = small_machine();
+  machine.engine = {.copy_us = 1, .gbps = 10};
+  for (const int world : {2, 4, 8}) {
+    Workload list = sample_overlap(world);
+    for (Workload::Collective& item : list.collectives) item.bytes *= 1000;  // latencies do not decide
+    std::vector<CollectiveConfig> configs = by_engines();
+    for (CollectiveConfig& config : configs) config.chunk_bytes *= 1000;
+    const Plan plan = make_plan(list, machine, ChunkedParams{.configs = configs}).value();
+    const Proof proof = verify(plan);
+    EXPECT_TRUE(proof.ok) << world << ": " << proof.rule << ": " << proof.failure;
+    const bool in_step =
+        std::ranges::any_of(plan.counters, [](const Counter& at) { return at.name == "in step"; });
+    EXPECT_EQ(in_step, world > 2) << world;
+  }
+}
+
+/// The least that a step of a lane awaits, and the most workers that computations take.
+TEST(OverlapPlan, ComputationsSpareWorkersAndEndBeforeADelayedCollective) {
+  const Workload list{2,
+                      DType::f32,
+                      {{"a", 16, 16, 8}, {"b", 16, 16, 8}, {"c", 16, 16, 8, {0}}, {"d", 16, 16, 8}},
+                      {{"gather", CollectiveKind::allgather, 1000}}};
+  const auto most = [&](const CollectiveConfig& config) {
+    Plan plan = make_plan(list, small_machine(), ChunkedParams{.configs = {config}}).value();
+    std::vector<std::int32_t> workers;
+    for (int i = 0; i < 4; ++i) workers.push_back(nth<Gemm>(plan, 0, i).resources.most);
+    return workers;
+  };
+  EXPECT_THAT(most({.channels = 1}), testing::ElementsAre(8, 8, 8, 8));
+  EXPECT_THAT(most({.channels = 1, .spared = 3}), testing::ElementsAre(5, 5, 8, 8)) << "c awaits the gather";
+  EXPECT_THAT(most({.channels = 1, .spared = 3, .delay = 1}), testing::ElementsAre(8, 5, 8, 8));
+  for (const Transport transport : {Transport::automatic, Transport::engines})
+    for (const std::int32_t delay : {0, 1, 2, 3}) {
+      const Plan plan = make_plan(list, small_machine(),
+                                  ChunkedParams{.configs = {{.transport = transport, .delay = delay}}})
+                            .value();
+      const Simulated simulated = simulate(plan, small_machine());
+      double began = 1e9;
+      std::vector<double> ended;
+      for (const Span& span : simulated.spans) {
+        const Step& step = plan.ranks[0]
+                               .lanes[static_cast<std::size_t>(span.lane)]
+                               .steps[static_cast<std::size_t>(span.step)];
+        if (span.rank != 0) continue;
+        if (std::holds_alternative<Gemm>(step)) ended.push_back(span.end_us);
+        if (std::holds_alternative<Collective>(step) || std::holds_alternative<Copy>(step))
+          began = std::min(began, span.begin_us);
+      }
+      std::ranges::sort(ended);
+      const auto waits = static_cast<std::size_t>(std::min(delay, 2));  // a and b run beside it
+      if (waits > 0) {
+        EXPECT_GE(began, ended[waits - 1]) << name(transport) << delay;
+      }
+      EXPECT_LE(began, ended[waits]) << name(transport) << delay;
+    }
 }
 
 TEST(OverlapPlan, ReadsBackAsItWasWritten) {
@@ -105,14 +196,6 @@ void expect_refused(Plan plan, auto&& change, const std::string& rule, const std
   EXPECT_THAT(proof.failure, HasSubstr(says));
 }
 
-template <class T>
-T& nth(Plan& plan, int rank, int n = 0) {
-  for (Lane& lane : plan.ranks[static_cast<std::size_t>(rank)].lanes)
-    for (Step& step : lane.steps)
-      if (T* found = std::get_if<T>(&step); found && n-- == 0) return *found;
-  throw Error("no such step");
-}
-
 /// An operator's steps are refused in the plan of a workload, and the reverse.
 TEST(OverlapPlan, HasNoStepsOfAnOperator) {
   const auto says = [](auto&& change, const std::string& text) {
@@ -173,6 +256,15 @@ TEST(OverlapPlan, WrongResultsAreFound) {
       "well-formed", "send_rows");
   expect_refused(
       plan, [](Plan& p) { nth<Collective>(p, 0, 0).config.channels = -1; }, "well-formed", "config");
+  expect_refused(
+      plan, [](Plan& p) { nth<Collective>(p, 0, 0).config.transport = Transport::engines; }, "well-formed",
+      "of copy engines");
+  expect_refused(
+      planned(2, ChunkedParams{.configs = by_engines()}),
+      [](Plan& p) {
+        for (int r = 0; r < 2; ++r) nth<Elementwise>(p, r, 1).from.pop_back();
+      },
+      "content", "");
 }
 
 /// A product stands for the computation in whose rows it is stored, whatever slice its rows are relative to.
@@ -285,14 +377,25 @@ TEST(OverlapPlan, RefusesConfigsAndMechanismsThatDoNotFit) {
   };
   EXPECT_THAT(reason(ChunkedParams{.configs = {{}}}), HasSubstr("1 configs for 4 collectives"));
   EXPECT_THAT(reason(ChunkedParams{.configs = {{.channels = 8}, {}, {}, {}}}), HasSubstr("no worker of 8"));
+  EXPECT_THAT(reason(ChunkedParams{.configs = {{.spared = 8}, {}, {}, {}}}), HasSubstr("no worker of 8"));
+  EXPECT_THAT(
+      reason(ChunkedParams{.configs = {{.threads = 64, .transport = Transport::engines}, {}, {}, {}}}),
+      HasSubstr("there is no allgather with 64 threads, engines"));
+  EXPECT_THAT(reason(ChunkedParams{.configs = by_engines(), .symmetric = true}),
+              HasSubstr("all ranks are planned"));
+  Machine apart = small_machine();
+  apart.peer_memory = false;
+  EXPECT_THAT(make_plan(sample_overlap(), apart, ChunkedParams{.configs = by_engines()}).reason(),
+              HasSubstr("not accessible"));
   for (const Mechanism other : {Mechanism::ring, Mechanism::signal, Mechanism::fused, Mechanism::copy_engine})
     EXPECT_THAT(reason(default_params(other)), HasSubstr("use chunked")) << name(other);
 }
 
 TEST(OverlapPlan, RunsOnThreads) {
   for (const int ranks : {1, 3}) {
-    const auto world = make_world(ranks);
+    const auto world = make_world(ranks, {.workers_per_rank = 4});
     test::expect_overlap_runs(*world, sample_overlap(ranks));
+    test::expect_overlap_runs(*world, sample_overlap(ranks), by_engines());
   }
 }
 

@@ -20,6 +20,11 @@ TEST(OverlapRunner, TellsWhatASearchWantsToKnow) {
   EXPECT_GT(measured.makespan_us, 0);
   ASSERT_EQ(measured.communication_us.size(), 4);
   for (std::size_t j = 0; j < 4; ++j) EXPECT_GE(measured.communication_us[j], 20) << "a link of 20 us";
+  const std::vector<CollectiveConfig> engines(4, {.channels = 1, .transport = Transport::engines});
+  const cotune::Measurement by_engines = runner.measure(engines);
+  EXPECT_GT(by_engines.compute_us, 0);
+  ASSERT_EQ(by_engines.communication_us.size(), 4);
+  for (const double us : by_engines.communication_us) EXPECT_GT(us, 0);
   const std::vector<CollectiveConfig> too_many(4, {.channels = 3});
   EXPECT_TRUE(std::isinf(runner.measure(too_many).makespan_us));
 }

@@ -109,8 +109,8 @@ TileParams every_tile_field() {
 
 std::vector<CollectiveConfig> every_config_field() {
   CollectiveConfig config;
-  auto& [channels, chunk_bytes, threads, algorithm, protocol, transport] = config;
-  channels = 2, chunk_bytes = 4096, threads = 64;
+  auto& [channels, chunk_bytes, threads, algorithm, protocol, transport, spared, delay] = config;
+  channels = 2, chunk_bytes = 4096, threads = 64, spared = 3, delay = 1;
   algorithm = Algorithm::ring, protocol = Protocol::ll, transport = Transport::p2p;
   return {config, {}};
 }

@@ -73,6 +73,7 @@ TEST(TunedTable, RefusesWhatNcclHasNoUseFor) {
   EXPECT_EQ(refusal(with(R"(, "chunk_bytes": 4095)")),
             "chunk_bytes = 4095 is below 4096; leave it out for NCCL's own choice");
   EXPECT_THAT(refusal(with(R"(, "transport": "pigeon")")), HasSubstr("'pigeon'"));
+  EXPECT_THAT(refusal(with(R"(, "transport": "engines")")), HasSubstr("is not NCCL's"));
   EXPECT_EQ(refusal(with(R"(, "algorithm": "ring")")), "give both algorithm and protocol, or neither");
   EXPECT_THAT(refusal(with(R"(, "algorithm": "star", "protocol": "ll")")), HasSubstr("'star'"));
   EXPECT_EQ(refusal(with(R"(, "nodes": 9)")), "nodes = 9 is outside [1, 8]");

@@ -102,6 +102,7 @@ struct CotuneFlags {
   std::string machine;  ///< read by machine_from_spec(); empty: measures on that world
   bool exhaustive = false;
   int repeat = 3;                 ///< measurements of each configuration
+  int most = 0;                   ///< configurations to measure, by each method; 0: no limit
   std::string plan, table, list;  ///< output files
   Format format = Format::text;
 };

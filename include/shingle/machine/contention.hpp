@@ -40,6 +40,9 @@ struct Contention {
   std::array<std::optional<double>, computation_kinds> misses{};
   double channel_gbps = 0;  ///< memory bandwidth that a worker of a collective uses with large chunks
   double chunk_bytes = 0;   ///< chunk size at which a worker uses half of that
+  /// Memory traffic of a copy engine at either end, per byte that it moves to another rank. 0: engines slow
+  /// nothing down.
+  double engine_traffic = 0;
   /// Added time of a collective for each chunk of a channel. Absent: half of the link's latency, because two
   /// chunks are in flight.
   std::optional<double> chunk_us{};
@@ -87,6 +90,7 @@ struct ContentionSample {
   /// Number of collectives beside the product. 0: they run back to back for as long as the product takes.
   std::int32_t calls = 0;
   ComputationKind computation = ComputationKind::product;  ///< kind of what stands in the product's place
+  bool engines = false;                                    ///< copy engines move the bytes, on no workers
   MovedBytes moved{};
 
   bool operator==(const ContentionSample&) const = default;

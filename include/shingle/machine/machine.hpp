@@ -75,6 +75,13 @@ struct Topology {
   bool operator==(const Topology&) const = default;
 };
 
+/// Products that heat a rank: after `after_us` of them without a rest, their rate is `rate` of that before.
+struct Throttle {
+  double after_us = 0;  ///< 0: never
+  double rate = 1;
+  bool operator==(const Throttle&) const = default;
+};
+
 /// Where a figure of a machine comes from.
 enum class Origin : std::uint8_t { measured, datasheet, paper, fitted, assumed };
 std::string_view name(Origin origin);
@@ -126,6 +133,7 @@ struct Machine {
   /// Multiply-add rate of a GEMM that picks its tiles' rows from several shards of A, relative to one that
   /// reads A as it is.
   double picking_rate = 1;
+  Throttle throttle{};
   Topology topology{};
   Contention contention{};
   std::vector<TileRate> tiles{};

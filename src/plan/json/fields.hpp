@@ -46,7 +46,7 @@ inline constexpr Algorithm last<Algorithm> = Algorithm::pat;
 template <>
 inline constexpr Protocol last<Protocol> = Protocol::simple;
 template <>
-inline constexpr Transport last<Transport> = Transport::net;
+inline constexpr Transport last<Transport> = Transport::engines;
 template <>
 inline constexpr LaneKind last<LaneKind> = LaneKind::host;
 template <>
@@ -219,6 +219,8 @@ void fields(auto& f, Is<CollectiveConfig> auto& c) {
   f.optional("algorithm", c.algorithm);
   f.optional("protocol", c.protocol);
   f.optional("transport", c.transport);
+  f.optional("spared", c.spared);
+  f.optional("delay", c.delay);
 }
 
 void fields(auto& f, Is<Experts> auto& e) {

@@ -7,7 +7,7 @@
 #include "planner/common/mlp.hpp"
 #include "planner/common/pools.hpp"
 #include "planner/common/shard.hpp"
-#include "planner/common/workload.hpp"
+#include "planner/workload/workload.hpp"
 
 namespace shingle {
 namespace {

@@ -147,6 +147,7 @@ class Builder {
   TileGrid row_blocks(std::int64_t rows, std::int64_t cols) const;
 
   const Problem& problem() const { return plan_.problem(); }
+  bool of_workload() const { return plan_.workload() != nullptr; }
   std::int32_t workers() const { return plan_.workers; }
   std::int32_t collective_workers() const { return collective_workers_; }
   int world() const { return plan_.world(); }
@@ -169,6 +170,9 @@ class ParamBuilder : public Builder {
  public:
   ParamBuilder(const Problem& problem, const Machine& machine, P params)
       : Builder(problem, machine, params), params_(std::move(params)) {}
+  /// For a workload: `of_plan` are the params of its mechanism.
+  ParamBuilder(const Workload& workload, const Machine& machine, const Params& of_plan, P params)
+      : Builder(workload, machine, of_plan), params_(std::move(params)) {}
   const P& params() const { return params_; }
 
  private:

@@ -75,6 +75,10 @@ constexpr Setting settings[] = {
      [](CollectiveConfig& at, const std::string& text) { at.protocol = parse_protocol(text); }},
     {"transport", [](const CollectiveConfig& at) { return std::string(name(at.transport)); },
      [](CollectiveConfig& at, const std::string& text) { at.transport = parse_transport(text); }},
+    {"spared", [](const CollectiveConfig& at) { return std::to_string(at.spared); },
+     [](CollectiveConfig& at, const std::string& text) { parse(at.spared, text); }},
+    {"delay", [](const CollectiveConfig& at) { return std::to_string(at.delay); },
+     [](CollectiveConfig& at, const std::string& text) { parse(at.delay, text); }},
 };
 
 std::string config_text(const CollectiveConfig& config) {

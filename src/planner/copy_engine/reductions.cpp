@@ -78,21 +78,10 @@ class Partials {
   std::int32_t source_, staging_ = -1;
 };
 
-/// Grid of a sum: one block of rows for each worker, within the rows that fit its cache. Narrow rows come in
-/// larger blocks.
-TileGrid sum_blocks(const CopyEngineBuilder& build, std::int64_t rows, std::int64_t cols) {
-  constexpr std::int64_t elements = 1 << 15;
-  const TileGrid blocks = build.row_blocks(rows, cols);
-  const std::int64_t sum_workers = build.params().sum_workers;
-  const std::int64_t most = larger(blocks.tile_rows, elements / cols),
-                     each = ceil_div(rows, sum_workers > 0 ? sum_workers : build.workers());
-  return make_grid(rows, cols, static_cast<std::int32_t>(larger(smaller(each, most), 1)), blocks.tile_cols);
-}
-
 /// Sum of all ranks' parts of a slice of the own shard, in rank order. `finishing`: with the epilogue.
 Elementwise sum_pass(const CopyEngineBuilder& build, const Partials& partials, int rank, int slice,
                      const Slice& to, bool finishing) {
-  const TileGrid grid = sum_blocks(build, to.rows, build.problem().n);
+  const TileGrid grid = sum_blocks(build, to.rows, build.problem().n, build.params().sum_workers);
   Elementwise pass = build.finishing(rank, grid, {}, Builder::in_place(to));
   pass.from.clear();
   for (int source = 0; source < build.world(); ++source)
@@ -137,6 +126,14 @@ void send_partials(CopyEngineBuilder& build, const Partials& partials, std::vect
 }
 
 }  // namespace
+
+TileGrid sum_blocks(const Builder& build, std::int64_t rows, std::int64_t cols, std::int32_t sum_workers) {
+  constexpr std::int64_t elements = 1 << 15;
+  const TileGrid blocks = build.row_blocks(rows, cols);
+  const std::int64_t most = larger(blocks.tile_rows, elements / cols),
+                     each = ceil_div(rows, sum_workers > 0 ? sum_workers : build.workers());
+  return make_grid(rows, cols, static_cast<std::int32_t>(larger(smaller(each, most), 1)), blocks.tile_cols);
+}
 
 void plan_reducescatter(CopyEngineBuilder& build, CopyVariant variant) {
   const Partials partials(build, variant == CopyVariant::swap);

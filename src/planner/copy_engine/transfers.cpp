@@ -66,17 +66,18 @@ std::vector<Command> commands_of(const Parcels& parcels, CopyVariant variant, in
 }
 
 Transfer::Transfer(CopyEngineBuilder& build, const Parcels& parcels, CopyVariant variant,
-                   const Handshake* handshake, Start start)
+                   const Handshake* handshake, Start start, const TransferLanes& lanes)
     : parcels_(parcels),
       variant_(variant),
       poll_(build.params().poll),
       trigger_(build.params().trigger),
       handshake_(handshake),
+      lanes_(lanes),
       engines_(static_cast<std::size_t>(build.world())),
       started_(static_cast<std::size_t>(build.world()), 1),
       awaited_(static_cast<std::size_t>(build.world())) {
   const int world = build.world();
-  for (int r = 0; r < world; ++r) deal(r, world, build.params().engines);
+  for (int r = 0; r < world; ++r) deal(r, world, lanes.engines > 0 ? lanes.engines : build.params().engines);
   for (const auto& engines : engines_) most_engines_ = std::max(most_engines_, engines.size());
   any_ = most_engines_ > 0;
   if (!any_) return;
@@ -138,21 +139,22 @@ void Transfer::hook(const TileGrid& grid, std::vector<TileNotify>& notify, int r
   hooked_ = true;
 }
 
-void Transfer::ready(CopyEngineBuilder& build, int rank) {
+void Transfer::ready(CopyEngineBuilder& build, int rank, const std::vector<CounterRef>& after) {
   if (!any_) return;
+  after_ = after;
   const auto& engines = engines_[static_cast<std::size_t>(rank)];
   if (trigger_ == EngineTrigger::host) {
-    hand_over(build, rank, computed_, compute_lane, communicate_lane);
+    hand_over(build, rank, computed_, lanes_.compute, communicate_lane);
     tell_made(build, rank, communicate_lane);
     trigger_by_host(build, rank);
   } else if (!hooked_ && trigger_count_ >= 0) {
     const std::size_t places =
         poll_ == PollScope::engine ? engines.size() : std::min<std::size_t>(engines.size(), 1);
     for (std::size_t i = 0; i < places; ++i)
-      build.notify(rank, compute_lane, trigger_count_, static_cast<std::int64_t>(i));
+      build.notify(rank, lanes_.compute, trigger_count_, static_cast<std::int64_t>(i));
   }
   hooked_ = false;
-  if (trigger_ == EngineTrigger::direct) tell_made(build, rank, compute_lane);
+  if (trigger_ == EngineTrigger::direct) tell_made(build, rank, lanes_.compute);
   if (variant_ == CopyVariant::ring) {
     if (!engines.empty()) passes_on() ? run_ring(build, rank) : run_in_step(build, rank);
   } else {
@@ -214,13 +216,14 @@ void Transfer::trigger_by_host(CopyEngineBuilder& build, int rank) const {
 
 /// Begins a batch of commands in an engine's lane; it first awaits or polls the trigger.
 std::int32_t Transfer::begin_batch(CopyEngineBuilder& build, int rank, std::size_t e) const {
-  const std::int32_t lane = build.engine(rank, e);
+  const std::int32_t lane = build.engine(rank, lanes_.first_engine + e);
   const bool for_all = poll_ == PollScope::collective;
   if (trigger_count_ >= 0)
     build.step(rank, lane,
                Await{{trigger_count_, for_all ? 0 : rank,
                       poll_ == PollScope::engine ? static_cast<std::int32_t>(e) : 0},
                      started_[static_cast<std::size_t>(rank)]});
+  for (const CounterRef& count : after_) build.step(rank, lane, Await{count, 1});
   return lane;
 }
 
@@ -312,23 +315,23 @@ void Transfer::end_by_host(CopyEngineBuilder& build, int rank) const {
   build.notify(rank, communicate_lane, come_, 0);
 }
 
-void Transfer::await_all(CopyEngineBuilder& build, int rank) const {
-  if (trigger_ == EngineTrigger::host) return build.await(rank, compute_lane, come_, 0);
+void Transfer::await_all(CopyEngineBuilder& build, int rank, std::int32_t lane) const {
+  if (trigger_ == EngineTrigger::host) return build.await(rank, lane, come_, 0);
   for (const std::int64_t entry : awaited_[static_cast<std::size_t>(rank)])
-    build.await(rank, compute_lane, sent_, entry);
+    build.await(rank, lane, sent_, entry);
 }
 
-void Transfer::arrived(CopyEngineBuilder& build, int rank, const Use& use) const {
+void Transfer::arrived(CopyEngineBuilder& build, int rank, std::int32_t lane, const Use& use) const {
   if (!any_) return;
   // A host thread reports all data at once. For a swap, either rank of the pair may run the command, so an
   // entry does not identify the source.
   const bool apart = use && trigger_ == EngineTrigger::direct && variant_ != CopyVariant::swap;
-  if (!apart) await_all(build, rank);
+  if (!apart) await_all(build, rank, lane);
   const std::int64_t entries = variant_ == CopyVariant::ring ? 1 : static_cast<std::int64_t>(most_engines_);
   for (int i = 1; use && i < build.world(); ++i) {
     const int source = after(rank, build.world() - i, build.world());  // sources in order of arrival
     for (const std::int64_t entry : awaited_[static_cast<std::size_t>(rank)])
-      if (apart && entry / entries == source) build.await(rank, compute_lane, sent_, entry);
+      if (apart && entry / entries == source) build.await(rank, lane, sent_, entry);
     use(source);
   }
 }

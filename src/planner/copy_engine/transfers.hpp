@@ -12,13 +12,14 @@ namespace shingle::planner {
 class CopyEngineBuilder : public ParamBuilder<CopyEngineParams> {
  public:
   using ParamBuilder::ParamBuilder;
-  /// The lane of a rank's engine, submitted as the params say. Commands that are not prelaunched are created
-  /// in the epoch, as the paper measures.
+  /// The lane of a rank's engine, submitted as the params say. Commands of an operator that are not
+  /// prelaunched are created in the epoch, as the paper measures.
   std::int32_t engine(int rank, std::size_t number) {
     const auto launcher = static_cast<std::int32_t>(std::int64_t{rank} * params().launchers / world());
-    return Builder::engine(
-        rank, number,
-        {.launcher = launcher, .prelaunched = params().prelaunch, .timed = !params().prelaunch});
+    return Builder::engine(rank, number,
+                           {.launcher = launcher,
+                            .prelaunched = params().prelaunch,
+                            .timed = !params().prelaunch && !of_workload()});
   }
   /// Copies within a rank, on the compute lane.
   void copy_rows(int rank, const Slice& from, const Slice& to) {
@@ -47,6 +48,13 @@ struct Command {
 /// two at the same time. `variant` is pcpy, b2b, bcst or swap.
 std::vector<Command> commands_of(const Parcels& parcels, CopyVariant variant, int rank, int world);
 
+/// The lanes of a transfer's steps on each rank.
+struct TransferLanes {
+  std::int32_t compute = compute_lane;  ///< makes the data, and waits for that of others
+  std::size_t first_engine = 0;         ///< engines from this one on
+  std::int32_t engines = 0;             ///< of each rank; 0: as the params say
+};
+
 /// The transfer of a collective's parcels, rank by rank. Call ready() when the rank's data is complete, then
 /// arrived() where all data for it must have come. The rank may have other steps between the two.
 class Transfer {
@@ -61,18 +69,22 @@ class Transfer {
   /// `handshake`: before a rank writes to others, these must have begun the epoch. Null if that is already
   /// known.
   Transfer(CopyEngineBuilder& build, const Parcels& parcels, CopyVariant variant, const Handshake* handshake,
-           Start start = Start::by_trigger);
+           Start start = Start::by_trigger, const TransferLanes& lanes = {});
 
   /// True if any rank moves any data.
   bool any() const { return any_; }
 
   /// For the last tiled step before ready(): if engines are triggered directly, its tiles trigger them.
   void hook(const TileGrid& grid, std::vector<TileNotify>& notify, int rank);
-  /// The compute lane has made the rank's data; engines may start.
-  void ready(CopyEngineBuilder& build, int rank);
+  /// The compute lane has made the rank's data; engines may start, after these counts.
+  void ready(CopyEngineBuilder& build, int rank, const std::vector<CounterRef>& after = {});
   /// The compute lane waits until all data has come. `use`, if given, is called for each other rank, to
   /// append steps that need only the data of this rank.
-  void arrived(CopyEngineBuilder& build, int rank, const Use& use = {}) const;
+  void arrived(CopyEngineBuilder& build, int rank, const Use& use = {}) const {
+    arrived(build, rank, lanes_.compute, use);
+  }
+  /// As above, for any lane.
+  void arrived(CopyEngineBuilder& build, int rank, std::int32_t lane, const Use& use = {}) const;
 
  private:
   /// The commands of one engine, and the ranks to notify when it is done.
@@ -93,7 +105,7 @@ class Transfer {
   std::int32_t begin_batch(CopyEngineBuilder& build, int rank, std::size_t e) const;
   void run_engine(CopyEngineBuilder& build, int rank, std::size_t e) const;
   void run_ring(CopyEngineBuilder& build, int rank) const;
-  void await_all(CopyEngineBuilder& build, int rank) const;
+  void await_all(CopyEngineBuilder& build, int rank, std::int32_t lane) const;
   bool awaits_turn(int rank, int i, int world) const;
   std::vector<int> met_first(int rank, int world) const;
   void run_in_step(CopyEngineBuilder& build, int rank) const;
@@ -104,6 +116,8 @@ class Transfer {
   PollScope poll_;
   EngineTrigger trigger_;
   const Handshake* handshake_;
+  TransferLanes lanes_;
+  std::vector<CounterRef> after_;  // of the rank that is ready
   bool any_ = false, hooked_ = false;
   std::size_t most_engines_ = 0;
   std::vector<std::vector<Engine>> engines_;  // by rank

@@ -4,7 +4,7 @@
 #include "planner/common/pools.hpp"
 #include "planner/common/shard.hpp"
 #include "planner/common/ulysses.hpp"
-#include "planner/common/workload.hpp"
+#include "planner/workload/workload.hpp"
 
 namespace shingle {
 namespace {

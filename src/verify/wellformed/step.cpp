@@ -295,6 +295,8 @@ void StepCheck::operator()(const Collective& c) const {
               config.threads >= 0,
           {"config"}, "{} channels, chunks of {} bytes, {} threads", config.channels, config.chunk_bytes,
           config.threads);
+  require(!config.by_engines() && config.spared == 0 && config.delay == 0, {"config"},
+          "'{}' is of copy engines or computations, not of a collective", shingle::describe(config));
   resources(c.resources);
 }
 

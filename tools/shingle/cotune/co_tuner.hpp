@@ -37,9 +37,14 @@ class CoTuner {
 
   /// Runs all methods. Collectives that are alike, as in co_tune(), share a configuration. Collective over
   /// the world's processes if there is a world.
+  ///
+  /// On a world, "lagom" also has what is predicted for its machine. What it found is compared in turns with
+  /// NCCL's own choice, which stays unless that confirms a gain, also if the search did not end.
   Found search(OverlapPattern pattern, bool exhaustive, const std::vector<int>& alike) const;
 
  private:
+  std::vector<CollectiveConfig> predicted(const Workload& workload, const std::vector<int>& alike) const;
+
   std::unique_ptr<World> world_;
   Machine machine_;
   int ranks_ = 0;

@@ -37,6 +37,8 @@ ordered_json config_json(const CollectiveConfig& config) {
   if (config.algorithm != Algorithm::automatic) json["algorithm"] = name(config.algorithm);
   if (config.protocol != Protocol::automatic) json["protocol"] = name(config.protocol);
   if (config.transport != Transport::automatic) json["transport"] = name(config.transport);
+  if (config.spared > 0) json["spared"] = config.spared;
+  if (config.delay > 0) json["delay"] = config.delay;
   return json;
 }
 

@@ -42,6 +42,10 @@ void add_cotune(CLI::App& app, CotuneFlags& flags) {
       ->capture_default_str()
       ->group("Search")
       ->excludes(machine);
+  app.add_option("--most", flags.most, "Measure at most so many configurations (default: no limit)")
+      ->check(CLI::Range(1, 1000000))
+      ->type_name("N")
+      ->group("Search");
   app.add_flag("--exhaustive", flags.exhaustive, "Beside it the best of all channels and chunk sizes")
       ->group("Search");
   app.add_option("--plan", flags.plan, "With --overlap or --trace: write the plan, for verify and simulate")

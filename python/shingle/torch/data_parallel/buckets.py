@@ -33,15 +33,20 @@ WHY_NOTHING = (
 
 
 class Work(dist.Work):
-    """A collective on a stream of its own: wait() makes the current stream wait for it. event None: it is done."""
+    """A collective on a stream of its own: wait() makes the current stream wait for it. event None: it is done.
 
-    def __init__(self, event=None):
+    tensors: those that it reads and writes. They stay alive until wait(), as with c10d: their memory would otherwise be
+    reused in the order of another stream.
+    """
+
+    def __init__(self, event=None, tensors=()):
         super().__init__()
-        self.event = event
+        self.event, self.tensors = event, tensors
 
     def wait(self, timeout=None):
         if self.event is not None:
             torch.cuda.current_stream().wait_event(self.event)
+        self.tensors = ()
         return True
 
 
@@ -167,13 +172,13 @@ def beside(bucket):
         yield
 
 
-def in_stream(bucket, async_op, enqueue):
-    """Calls enqueue() on the current stream; with async_op on another one, and returns the Work."""
+def in_stream(bucket, async_op, enqueue, *tensors):
+    """Calls enqueue() on the current stream; with async_op on another one, and returns the Work on the tensors."""
     if not async_op:
         return enqueue()
     with beside(bucket):
         enqueue()
-        return Work(torch.cuda.current_stream().record_event() if bucket.device.type == "cuda" else None)
+        return Work(torch.cuda.current_stream().record_event() if bucket.device.type == "cuda" else None, tensors)
 
 
 def empty_gathered(elements, dtype, device, process_group):
@@ -198,7 +203,7 @@ def gather(out, own, process_group, async_op=False):
         bucket.note("sequential")
         return library.gather(out, own, bucket.group, async_op)
     bucket.note("overlapped")
-    return in_stream(bucket, async_op, lambda: call(bucket, operator, own, out))
+    return in_stream(bucket, async_op, lambda: call(bucket, operator, own, out), own, out)
 
 
 def factor_of(op, ranks):
@@ -229,10 +234,11 @@ def scatter(out, parts, process_group, op, async_op=False):
     operator = None if scale is None else bucket.operator(scale)
     if serves(bucket, operator):
         bucket.note("overlapped")
-        return in_stream(bucket, async_op, lambda: call(bucket, operator, parts, out))
+        return in_stream(bucket, async_op, lambda: call(bucket, operator, parts, out), parts, out)
     bucket.note("sequential")
     if operator is not None and not takes_contexts(out.device):
-        return in_stream(bucket, async_op, lambda: library.exchange_scatter(out, parts, scale, bucket.group))
+        enqueue = functools.partial(library.exchange_scatter, out, parts, scale, bucket.group)
+        return in_stream(bucket, async_op, enqueue, parts, out)
     return library.scatter(out, parts, op, bucket.group, async_op)
 
 

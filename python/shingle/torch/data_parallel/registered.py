@@ -1,5 +1,6 @@
 """Registered memory of a context as tensors: peers store into it directly."""
 
+import collections
 import ctypes
 import sys
 import threading
@@ -48,19 +49,28 @@ class Heap:
 
     def __init__(self, context, rank, size):
         self.context, self.size, self.first = context, size, context.allocate(rank, size)
-        self.used: dict[int, int] = {}  # bytes of the tensors, by address
+        self._used: dict[int, int] = {}  # bytes of the tensors, by address
+        self.left = collections.deque()  # addresses that tensors have left, and the work on them: not in `freed` yet
         self.freed: list[Freed] = []
         self.lock = threading.Lock()
+
+    @property
+    def used(self):
+        """Bytes of the tensors that are alive, by address."""
+        with self.lock:
+            self._collect()
+            return dict(self._used)
 
     def empty(self, elements, dtype, device):
         """A flat tensor; None if there is no room."""
         stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
         size = rounded_up(elements * dtype.itemsize)
         with self.lock:
+            self._collect()
             address = self._place(size)
             if address is None:
                 return None
-            self.used[address] = size
+            self._used[address] = size
             left = [at for at in self.freed if at.first < address + size and address < at.end]
             self.freed = [at for at in self.freed if at.first < address or address + size < at.end]
         for at in left:
@@ -72,24 +82,29 @@ class Heap:
 
     def holds(self, tensor):
         """True if a tensor begins where one of this heap does."""
-        return tensor.data_ptr() in self.used
+        return tensor.data_ptr() in self._used
 
     def _place(self, size):
         """Address of free memory; None if no gap is as large."""
         last, free = self.first, None
-        for begin, end in sorted((at, at + taken) for at, taken in [*self.used.items(), (self.first + self.size, 0)]):
+        for begin, end in sorted((at, at + taken) for at, taken in [*self._used.items(), (self.first + self.size, 0)]):
             if begin - last >= size and free is None:
                 free = begin - size if last > self.first and begin == self.first + self.size else last
             last = end
         return free
 
     def _give_back(self, address, stream):
+        """A tensor's finalizer. The garbage collector may call it anywhere, also under the lock: it takes none."""
         if sys.is_finalizing() or not self.context.address:  # a closed context has freed its memory
             return
-        with self.lock:
-            size = self.used.pop(address)
+        self.left.append((address, stream, None if stream is None else stream.record_event()))
+
+    def _collect(self):
+        while self.left:
+            address, stream, work = self.left.popleft()
+            size = self._used.pop(address)
             if stream is not None:
-                self.freed.append(Freed(address, address + size, stream, stream.record_event()))
+                self.freed.append(Freed(address, address + size, stream, work))
 
 
 def rounded_up(size):

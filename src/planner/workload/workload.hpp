@@ -1,7 +1,7 @@
 // Plans of workloads, for the planners `sequential` and `chunked`.
 #pragma once
 
-#include "builder.hpp"
+#include "planner/copy_engine/transfers.hpp"
 
 namespace shingle::planner {
 
@@ -10,14 +10,15 @@ namespace shingle::planner {
 std::optional<Reason> infeasible(const Workload& workload, const Machine& machine, const Params& params,
                                  const std::vector<CollectiveConfig>& configs);
 
-/// Adds the steps: computations in order on one lane and collectives on the other. With `beside`, each item
-/// awaits only the items that the lists name. Otherwise it awaits all items before it in sequential order.
-/// Without a tile, products are calls of cuBLASLt or oneDNN.
-void add_items(Builder& build, const Workload& workload, const TileParams& tile,
-               const std::vector<CollectiveConfig>& configs, bool beside);
+/// Adds the steps: computations in order on one lane, collectives of NCCL on another, and those of copy
+/// engines on the engines' lanes. With `beside`, each item awaits only the items that the lists name.
+/// Otherwise it awaits all items before it in sequential order. Without a tile, products are calls of
+/// cuBLASLt or oneDNN.
+void add_items(CopyEngineBuilder& build, const Workload& workload, const Machine& machine,
+               const TileParams& tile, const std::vector<CollectiveConfig>& configs, bool beside);
 
 /// Rounding of a workload's plans.
-Rounding rounding(const Workload& workload);
+Rounding rounding(const Workload& workload, const std::vector<CollectiveConfig>& configs);
 
 /// The plan of a mechanism's params; `beside` as in add_items().
 template <class P>
@@ -33,9 +34,9 @@ Result<Plan> plan_workload(const Workload& workload, const Machine& host, const 
     const TileSize tile = tile_size(machine, params.tile);
     chosen.tile = {tile.rows, tile.cols, params.tile.order};
   }
-  Builder build(workload, machine, chosen);
-  add_items(build, workload, chosen.tile, chosen.configs, beside);
-  return std::move(build).finish(rounding(workload));
+  CopyEngineBuilder build(workload, machine, chosen, {.trigger = EngineTrigger::direct});
+  add_items(build, workload, machine, chosen.tile, chosen.configs, beside);
+  return std::move(build).finish(rounding(workload, chosen.configs));
 }
 
 }  // namespace shingle::planner
