@@ -140,19 +140,41 @@ def test_tuning_takes_what_is_fastest_at_each_size(monkeypatch):
         ]  # fmt: skip
 
 
-@pytest.mark.parametrize("found_us, kept", [(99.0, True), (100.0, True), (101.0, False)])
-def test_tuning_keeps_what_the_step_confirms(monkeypatch, found_us, kept):
+STEPS = [  # time of a step by what gathers, and by what sums; what is kept
+    ({LIBRARY: 50, PREDICTED: 50, ENGINES: 49}, {LIBRARY: 50, PREDICTED: 50, ENGINES: 49}, (ENGINES, ENGINES)),
+    ({LIBRARY: 50, PREDICTED: 50, ENGINES: 50}, {LIBRARY: 50, PREDICTED: 50, ENGINES: 50}, (LIBRARY, LIBRARY)),
+    ({LIBRARY: 50, PREDICTED: 45, ENGINES: 48}, {LIBRARY: 50, PREDICTED: 46, ENGINES: 47}, (PREDICTED, PREDICTED)),
+    ({LIBRARY: 50, PREDICTED: 40, ENGINES: 52}, {LIBRARY: 50, PREDICTED: 55, ENGINES: 52}, (PREDICTED, LIBRARY)),
+    ({LIBRARY: 50, PREDICTED: 60, ENGINES: 48}, {LIBRARY: 50, PREDICTED: 60, ENGINES: 53}, (ENGINES, LIBRARY)),
+]
+
+
+@pytest.mark.parametrize("gather_us, sum_us, kept", STEPS)
+def test_tuning_keeps_what_the_step_confirms(monkeypatch, gather_us, sum_us, kept):
     steps = []
 
     def step_us(step):
-        steps.append(choices.table.choose(GATHER, 8192))
-        return found_us if steps[-1] == ENGINES else 100.0
+        steps.append((choices.table.choose(GATHER, 8192), choices.table.choose(SUM, 10000)))
+        return gather_us[steps[-1][0]] + sum_us[steps[-1][1]]
 
     with fake_times(monkeypatch, measured, step_us) as table:
         tuning.tune(USED, step=None, confirm=3)
-        assert steps == [LIBRARY, ENGINES] * 4, "in turns, the first of which is not counted"
-        assert table.choose(GATHER, 8192) == (ENGINES if kept else LIBRARY)
-        assert table.choose(SUM, 10000) == (ENGINES if kept else LIBRARY)
+        uniform = [(choice, choice) for choice in (LIBRARY, PREDICTED, ENGINES)]
+        assert steps[:12] == uniform * 4, "in turns, the first of which is not counted"
+        assert (table.choose(GATHER, 8192), table.choose(SUM, 10000)) == kept
+
+
+def test_interrupted_tuning_keeps_what_was_confirmed(monkeypatch):
+    def step_us(step):
+        gathers, sums = choices.table.choose(GATHER, 8192), choices.table.choose(SUM, 10000)
+        if gathers != sums:
+            raise KeyboardInterrupt
+        return 90 if gathers == PREDICTED else 100
+
+    with fake_times(monkeypatch, measured, step_us) as table:
+        with pytest.raises(KeyboardInterrupt):
+            tuning.tune(USED, step=None, confirm=2)
+        assert table.choose(GATHER, 8192) == table.choose(SUM, 10000) == PREDICTED
 
 
 @pytest.mark.parametrize("at", ["measure", "step"])

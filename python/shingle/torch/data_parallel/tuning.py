@@ -27,17 +27,20 @@ LONGER = 1.5  # the products' time over that of c10d's collective alone, so that
 def tune(used, step, confirm):
     """Enters the fastest mechanisms into the table. used: {(group, shape, device): sizes in elements}.
 
-    With confirm, an exception leaves these buckets to c10d.
+    With confirm, the step decides, over so many turns. An exception leaves what it confirmed last; at first c10d.
     """
     new = {bucket: sizes for bucket, sizes in used.items() if bucket[1].key not in table.rows}
-    by_c10d = {shape: [(max(sizes), LIBRARY)] for (_, shape, _), sizes in new.items()}
-    found, kept = {}, by_c10d if confirm else {}
+    by_one = {choice: {shape: rows_of(shape, [(max(sizes), choice)]) for (_, shape, _), sizes in new.items()}
+              for choice in (LIBRARY, PREDICTED)}  # fmt: skip
+    found, kept = {}, by_one[LIBRARY] if confirm else {}
     try:
         for (group, shape, device), sizes in new.items():
             with torch.cuda.device(device):
                 found[shape] = rows_of(shape, fastest(measure(group, shape, spread(sizes), device)))
-        if not confirm or is_confirmed(step, confirm, found, by_c10d):
+        if not confirm:
             kept = found
+        for kept in confirmed(step, confirm, [by_one[LIBRARY], by_one[PREDICTED], found]):
+            pass
     finally:
         enter(kept)
 
@@ -124,18 +127,33 @@ def collective(group, shape, elements, device):
     return lambda: buckets.reduce(x, process_group, 1 / group.size).wait()
 
 
-def is_confirmed(step, turns, found, by_c10d):
-    """True if the step is no slower with the rows found than with c10d, on the slowest rank."""
-    times = {name: [] for name in ("found", "c10d")}
-    for turn in range(turns + 1):
-        for name, rows in (("c10d", by_c10d), ("found", found)):
-            enter(rows)
-            us = step_us(step)
-            if turn > 0:  # the first declares operators
-                times[name].append(us)
-    for shape in found:
-        del table.rows[shape.key]
-    return statistics.median(times["found"]) <= statistics.median(times["c10d"])
+def confirmed(step, turns, ways):
+    """Yields rows by which the step is faster and faster: all buckets by one of the ways, then one kind at a time."""
+    if turns == 0 or not ways[0]:
+        return
+    rows = fastest_step(step, turns, ways)
+    yield rows
+    for op in sorted({shape.op for shape in rows}):
+        others = [rows | {shape: way[shape] for shape in rows if shape.op == op} for way in ways]
+        rows = fastest_step(step, turns, [rows, *(other for other in others if other != rows)])
+        yield rows
+
+
+def fastest_step(step, turns, tried):
+    """The rows by which the step takes least on the slowest rank, in turns; the first of equals."""
+    times = [[] for _ in tried]
+    try:
+        for turn in range(turns + 1):
+            for rows, of_rows in zip(tried, times):
+                enter(rows)
+                us = step_us(step)
+                if turn > 0:  # the first declares operators
+                    of_rows.append(us)
+    finally:
+        for shape in tried[0]:
+            table.rows.pop(shape.key, None)
+    medians = [statistics.median(of_rows) for of_rows in times]
+    return tried[medians.index(min(medians))]
 
 
 def step_us(step):
