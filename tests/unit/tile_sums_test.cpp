@@ -135,7 +135,7 @@ const Case cases[] = {
     {"PartTooNarrow", [](Gemm& g) { g.sums.from[0].slice.cols = 8; },
      "sums.from[0].slice: 8 columns, but 12 are placed"},
     {"PartByIndex", [](Gemm& g) { g.sums.from[0].form = placement::Indexed{g.sums.from[0].slice}; },
-     "sums.from[0]: rows are picked by an index: only loads of a pass do so"},
+     "sums.from[0]: indexed; expected rows of a matrix"},
     {"SumsOverParts", [](Gemm& g) { g.sums.to = g.sums.from[1]; },
      "sums.from[0]: sums are stored to 'staging', where parts lie"},
     {"SumsToAnInput",
