@@ -61,9 +61,10 @@ def warmup(step, *, tune=True, least_m=16, confirm=0):
     some sizes from least_m to settings.max_m. Bias, norm and layout of the weight are left out. Experts are measured
     with a new routing in each call, and not in CUDA graphs.
 
-    Buckets of fsdp() and ddp() are measured beside products, at the sizes that the step used. confirm: then runs
-    the step so many times more with what was found, and as often with c10d, in turns. Only what makes it no slower is
-    kept; if warmup is interrupted, c10d is. The step must then have no lasting effect, such as that of an optimizer.
+    Buckets of fsdp() and ddp() are measured beside products, at the sizes that the step used. confirm: then the step
+    decides. It runs so many times each with c10d, with what serves without a table and with what was measured, in
+    turns, for all buckets and for one kind at a time. What is fastest is kept; if warmup is interrupted, what was
+    confirmed last is, at first c10d. The step must then have no lasting effect, such as that of an optimizer.
 
     Collective: all ranks call it with the same step, outside of captures. On CPU it only runs the step. Returns what
     `step` returned.
