@@ -139,6 +139,21 @@ def fused_helpers_2(record):
     ]
 
 
+@table("fused-sums-2", "h200x2/sums", "h200x2/sums_epilogue")
+def fused_sums_2(by_passes, by_default):
+    rows = []
+    for op in SUMS:
+        for k in (1024, 3584, 7168):
+            cells = []
+            for m in (1024, 2048, 8192):
+                case = {"op": op, "m": m, "k": k, "contender": "fused"}
+                now = one(by_default, **case)
+                where = "epilogue" if "epilogue" in now["plan"] else "pass"
+                cells.append(f"{us(one(by_passes, **case)):.0f}, {us(now):.0f} ({where})")
+            rows.append([f"{op.removeprefix('gemm+')}, K = {k}", *cells])
+    return ["", "M = 1024", "2048", "8192"], rows
+
+
 @table("fused-unregistered-2", "h200x2/unregistered")
 def fused_unregistered_2(record):
     sizes = values_of(record, "m")
