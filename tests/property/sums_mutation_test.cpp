@@ -53,11 +53,17 @@ bool shift_part(Plan& plan, Dice& dice) {
   });
 }
 
+/// Of a group with rows: nobody misses a part of padding.
 bool lower_gate(Plan& plan, Dice& dice) {
   return change_sums(plan, dice, [&](Gemm& g) {
     std::vector<std::uint32_t*> targets;
-    for (std::uint32_t& target : g.gates.back().targets)
-      if (target > 0) targets.push_back(&target);
+    TileGate& gate = g.gates.back();
+    for (std::size_t group = 0; group < gate.ends.size(); ++group)
+      for (std::int64_t at = group == 0 ? 0 : gate.ends[group - 1]; at < gate.ends[group]; ++at)
+        if (gate.targets[group] > 0 && is_sum(g, g.grid.rect(g.grid.tile(at)).row)) {
+          targets.push_back(&gate.targets[group]);
+          break;
+        }
     --*targets[any_of(dice, targets.size())];
   });
 }
