@@ -37,7 +37,7 @@ from shingle.torch.timing import forced
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-from record import join, sampled, write_record
+from record import join, sampled, used_bytes, write_record
 
 WAYS = {"nccl": LIBRARY, "shingle": None}
 EVERY, MOST_BYTES = 50, 64 << 20  # of soak: buckets from one check to the next, and growth of memory
@@ -305,15 +305,6 @@ def interrupted(after):
             yield
     finally:
         tuning.makespan_us = measure
-
-
-def used_bytes(device):
-    """Device memory in use by this process and others, and what PyTorch has allocated."""
-    if device.type == "cpu":
-        return 0, 0
-    torch.cuda.synchronize()
-    free, total = torch.cuda.mem_get_info()
-    return total - free, torch.cuda.memory_allocated()
 
 
 def soak(args, device):

@@ -84,3 +84,12 @@ def write_record(path, rows, **settings):
               **settings, "rows": rows}
     with open(path, "w", encoding="utf-8") as file:
         json.dump(record, file, indent=1)
+
+
+def used_bytes(device):
+    """Device memory in use by this process and others, and what PyTorch has allocated."""
+    if device.type == "cpu":
+        return 0, 0
+    torch.cuda.synchronize()
+    free, total = torch.cuda.mem_get_info()
+    return total - free, torch.cuda.memory_allocated()

@@ -19,7 +19,7 @@ from shingle import torch as st
 from shingle.torch.choices import LIBRARY, PREDICTED
 from shingle.torch.warming import forced
 
-from record import join
+from record import join, used_bytes
 
 BOUND, MOST_BYTES, EVERY, GRAPHS = 2e-2, 64 << 20, 50, 8
 
@@ -44,15 +44,6 @@ def captured(step, x):
         graph.out = step(x)
     graph.x = x
     return graph
-
-
-def used_bytes(device):
-    """Device memory in use by this process and others, and what PyTorch has allocated."""
-    if device.type == "cpu":
-        return 0, 0
-    torch.cuda.synchronize()
-    free, total = torch.cuda.mem_get_info()
-    return total - free, torch.cuda.memory_allocated()
 
 
 def main():
