@@ -250,10 +250,10 @@ GemmSums own_tiles(const Gemm& step, const TileGrid& grid) {
   return sums;
 }
 
-GemmSums sums_of(const Context& context, const Gemm& step, const Tiling& tiling,
-                 const std::vector<TileGate>& gates) {
+/// Adds to the own tiles the addresses of a call's parts and sums, and the gates of parts.
+GemmSums with_tables(GemmSums sums, const Context& context, const Gemm& step, const Tiling& tiling,
+                     const std::vector<TileGate>& gates) {
   const Tables tables = context.tables();
-  GemmSums sums = own_tiles(step, tiling.grid);
   std::vector<Route> parts;
   for (const Placement& from : step.sums.from) parts.push_back(tables.route(from, tiling));
   sums.parts = context.table_memory.put(parts);
@@ -303,7 +303,7 @@ Served serve(const Plan& plan, const Gemm& step) {
   if (auto reason = unserved(args, rows.base, !rows.first.empty(), !step.groups.empty()))
     throw Unsupported(*reason);
   if (!step.sums.from.empty()) {
-    own_tiles(step, grid);
+    args.sums = own_tiles(step, grid);
     std::vector<Slice> parts{step.out.slice};
     for (const Placement& from : step.sums.from) parts.push_back(from.slice);
     const auto fits = [&](const Slice& part) {
@@ -394,7 +394,7 @@ std::unique_ptr<Command> make_command(const Context& context, const Gemm& step) 
   std::vector<TileGate> gates, gates_of_parts;
   for (const TileGate& gate : step.gates) (gate.of_parts ? gates_of_parts : gates).push_back(gate);
   args.gate = tables.gates(gates, tiling, context.rank);
-  if (!step.sums.from.empty()) args.sums = sums_of(context, step, tiling, gates_of_parts);
+  if (!step.sums.from.empty()) args.sums = with_tables(args.sums, context, step, tiling, gates_of_parts);
   args.notify = tables.notifies(step.notify, tiling, context.rank);
   args.watch = context.watch;
   if (step.live.buffer >= 0) {
