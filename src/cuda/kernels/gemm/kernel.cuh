@@ -1,9 +1,9 @@
 // One instance of the instrumented GEMM for compute capability 9.0: CUTLASS's kernel layer and main loop with
 // our tile scheduler, gate and epilogue.
 //
-// Phases of a tile: the load warp awaits its gates and issues TMA loads (mainloop.cuh). The MMA warps
-// multiply and stage the sums, and the store warp stores and notifies (epilogue.cuh). Those files state the
-// memory order.
+// Phases of a tile: the load warp awaits its gates and issues TMA loads (mainloop.cuh). The parts warp lands
+// what other ranks have of a sum (parts.cuh). The MMA warps multiply and stage the sums, and the store warp
+// stores and notifies (epilogue.cuh). Those files state the memory order.
 #pragma once
 
 #include <cstring>

@@ -123,6 +123,7 @@ class PartsWarp {
       land(args, args.sums.parts[part], at, shared, shared.parts.landed[slot], lane);
     }
   }
+
   CUTLASS_DEVICE static void land(const PartsArgs& args, const Route& from, const TileSpot& at,
                                   Shared& shared, ptx::Barrier& landed, int lane) {
     const Route route = from;
