@@ -239,22 +239,13 @@ def step(args, device):
     for tokens in args.tokens:
         losses, held = {}, {}
         for name in ("fsdp2", "shingle", "again"):
+            training = None  # the model before returns its memory
+            forget_models()
             training = Training(args, mesh, device, tokens, ours=name != "fsdp2")
             with deterministic():
                 losses[name] = training.losses(args.steps)
             held[name] = used_bytes(device)[0]
-            if name != "again":
-                del training
-                forget_models()
-        if args.tune:
-            with interrupted(args.interrupt_after):
-                st.warmup(training.backward, confirm=args.confirm)
-
-        def timed(way, training=training):
-            with forced(WAYS[way]):
-                training.step()
-
-        times = sampled({way: lambda way=way: timed(way) for way in WAYS}, args)
+        times = timed_steps(args, training)
         apart = max(abs(a - b) / abs(b) for a, b in zip(losses["shingle"], losses["fsdp2"]))
         rows.append({"mode": "step", "tokens": tokens, "layers": args.layers, "compiled": args.compile,
                      "idle_ms": args.idle_ms, "times": times, "over_fsdp2": faster(times, "shingle"),
@@ -263,15 +254,25 @@ def step(args, device):
                      "fsdp2_bytes": held["fsdp2"], "more_bytes": held["shingle"] - held["fsdp2"],
                      "interrupted_after": args.interrupt_after})  # fmt: skip
         say(rows[-1] | {"counters": {name: n for name, n in st.counters().items() if "." in name}})
-        del training
-        forget_models()
     return rows
+
+
+def timed_steps(args, training):
+    if args.tune:
+        with interrupted(args.interrupt_after):
+            st.warmup(training.backward, confirm=args.confirm)
+
+    def timed(way):
+        with forced(WAYS[way]):
+            training.step()
+
+    return sampled({way: lambda way=way: timed(way) for way in WAYS}, args)
 
 
 @contextlib.contextmanager
 def deterministic():
     """Products and attention of PyTorch repeat their bits, so that a difference between runs comes from collectives."""
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.use_deterministic_algorithms(True)
     try:
         yield
     finally:
@@ -332,12 +333,19 @@ def soak(args, device):
             checked += 1
             wrong += not (torch.equal(full, whole) and near(out, expected[mine]) and near(sums, expected))
         if number == args.steps // 10:
-            before = used_bytes(device)
-    grown = [after - at for after, at in zip(used_bytes(device), before)]
+            before = held_bytes(device)
+    grown = [after - at for after, at in zip(held_bytes(device), before)]
     row = {"mode": "soak", "steps": args.steps, "wrong": wrong, "checked": checked, "grown_bytes": max(grown),
            "counters": st.counters()}  # fmt: skip
     say(row)
     return [row]
+
+
+def held_bytes(device):
+    """used_bytes() without what PyTorch keeps to allocate from."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    return used_bytes(device)
 
 
 def near(got, expected):
@@ -366,6 +374,8 @@ def main():
     parser.add_argument("--small", action="store_true", help="small sizes")
     parser.add_argument("--json", help="file for the record")
     args = parser.parse_args()
+    if args.mode == "step":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic() needs it
     if args.cpu:
         dist.init_process_group("gloo")
         device = torch.device("cpu")

@@ -8,8 +8,11 @@
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
+#include <set>
 
 #include "context_calls.hpp"
+#include "cuda/raii/device_guard.hpp"
+#include "cuda/raii/memory.hpp"
 #include "cuda/runtime/devices.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/cuda/cuda.hpp"
@@ -103,6 +106,56 @@ TEST_P(Contexts, WeightsThatTheCallAheadWritesAreCurrent) {
       EXPECT_EQ(std::ranges::count(got, wanted), std::ssize(got))
           << "call " << i << " of rank " << argument.rank;
     }
+}
+
+/// The driver binds copies in a graph to the allocations of their memory, and not to addresses.
+TEST_P(Contexts, MatricesMayBeFreedAndOthersAllocatedAtTheirAddresses) {
+  if (GetParam() < 2) GTEST_SKIP() << "one rank has no peers";
+  const auto world = make_cuda_world(GetParam());
+  if (!world->capabilities().remote_memory) GTEST_SKIP() << "these GPUs do not reach each other's memory";
+  Context context(
+      *world, {.choose = [](const Problem&) { return CopyEngineParams{.trigger = EngineTrigger::direct}; }});
+  Problem sum;
+  sum.op = Op::reducescatter;
+  sum.world = GetParam();
+  sum.dtype = DType::f32;
+  sum.m = 4096 * GetParam();
+  sum.n = sum.k = 1024;
+  context.declare(sum);
+  ASSERT_EQ(context.plan(0, sum.m).mechanism, Mechanism::copy_engine);
+  const Shape whole{sum.m, sum.n}, shard{sum.m / GetParam(), sum.n};
+  std::set<const void*> addresses;
+  std::size_t allocated = 0;
+  for (int round = 0; round < 6; ++round) {
+    std::vector<cuda::DeviceMemory> memory;
+    std::vector<Argument> arguments;
+    const auto matrix = [&](int rank, Role role, Shape shape) {
+      const auto value = static_cast<float>(round + rank);
+      const std::vector<float> image(static_cast<std::size_t>(shape.elements()), value);
+      memory.emplace_back(image.size() * sizeof(float));
+      cuda::check(cudaMemcpy(memory.back().get(), image.data(), memory.back().bytes(), cudaMemcpyDefault),
+                  "cudaMemcpy");
+      addresses.insert(memory.back().get());
+      ++allocated;
+      arguments.push_back({rank, role, {memory.back().get(), shape, DType::f32, shape.cols}});
+    };
+    for (const int rank : world->local_ranks()) {
+      const cuda::DeviceGuard guard(rank);
+      matrix(rank, Role::a, whole);
+      matrix(rank, Role::out, shard);
+    }
+    for (int call = 0; call < 4; ++call) context.call(0, sum.m, arguments);
+    context.synchronize();
+    const int ranks = GetParam();
+    const auto wanted = static_cast<float>(ranks * round + ranks * (ranks - 1) / 2);
+    for (std::size_t i = 1; i < memory.size(); i += 2) {
+      std::vector<float> got(static_cast<std::size_t>(shard.elements()));
+      cuda::check(cudaMemcpy(got.data(), memory[i].get(), memory[i].bytes(), cudaMemcpyDefault),
+                  "cudaMemcpy");
+      EXPECT_EQ(std::ranges::count(got, wanted), std::ssize(got)) << "round " << round;
+    }
+  }
+  EXPECT_LT(addresses.size(), allocated) << "no address came again, so this run shows nothing";
 }
 
 TEST_P(Contexts, GraphsOutlastALargerArena) {

@@ -3,7 +3,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "check.hpp"
 
@@ -18,6 +20,7 @@ class Graph {
     const Template work(stream, std::forward<Enqueue>(enqueue));
     Graph made;
     check(cudaGraphInstantiate(&made.graph_, work.graph, 0), "cudaGraphInstantiate");
+    made.copies_ = work.copies();
     return made;
   }
   /// Replaces the work of later launches, as capture(). False if the work has other kinds of commands or
@@ -35,15 +38,19 @@ class Graph {
     return true;
   }
 
-  Graph(Graph&& other) noexcept : graph_(std::exchange(other.graph_, nullptr)) {}
+  Graph(Graph&& other) noexcept : graph_(std::exchange(other.graph_, nullptr)), copies_(other.copies_) {}
   Graph& operator=(Graph&& other) noexcept {
     std::swap(graph_, other.graph_);
+    std::swap(copies_, other.copies_);
     return *this;
   }
   ~Graph() {
     if (graph_ != nullptr) cudaGraphExecDestroy(graph_);
   }
 
+  /// True if the graph has copies. These are bound to the allocations of their memory: once one is freed, the
+  /// graph must not be launched, even if new memory has the same address.
+  bool copies() const { return copies_; }
   /// Copies the graph to the device, so that the first launch need not.
   void upload(cudaStream_t stream) const { check(cudaGraphUpload(graph_, stream), "cudaGraphUpload"); }
   void launch(cudaStream_t stream) const { check(cudaGraphLaunch(graph_, stream), "cudaGraphLaunch"); }
@@ -67,11 +74,24 @@ class Graph {
     Template(const Template&) = delete;
     Template& operator=(const Template&) = delete;
 
+    bool copies() const {
+      std::size_t count = 0;
+      check(cudaGraphGetNodes(graph, nullptr, &count), "cudaGraphGetNodes");
+      std::vector<cudaGraphNode_t> nodes(count);
+      check(cudaGraphGetNodes(graph, nodes.data(), &count), "cudaGraphGetNodes");
+      return std::ranges::any_of(nodes, [](cudaGraphNode_t node) {
+        cudaGraphNodeType type{};
+        check(cudaGraphNodeGetType(node, &type), "cudaGraphNodeGetType");
+        return type == cudaGraphNodeTypeMemcpy;
+      });
+    }
+
     cudaGraph_t graph = nullptr;
   };
 
   Graph() = default;
   cudaGraphExec_t graph_ = nullptr;
+  bool copies_ = false;
 };
 
 }  // namespace shingle::cuda

@@ -1,6 +1,10 @@
 #include "call_graphs.hpp"
 
+#include <cuda.h>
+
 #include <algorithm>
+
+#include "cuda/raii/driver.hpp"
 
 namespace shingle::cuda {
 namespace {
@@ -15,11 +19,20 @@ std::uint64_t hash_of(std::span<const CallMatrix> matrices) {
   return hash ^ hash >> 32;
 }
 
-Graph capture(const Stream& stream, const CallGraphs::Enqueue& enqueue, const CallGraphs::Settle& settle) {
-  Graph made = Graph::capture(stream.get(), enqueue);
-  made.upload(stream.get());
-  settle(stream);
-  return made;
+/// The number of the allocation that memory belongs to, unique over the life of the process; 0 if it is none.
+std::uint64_t allocation_of(const void* memory) {
+  static const auto attribute = driver_function<decltype(&cuPointerGetAttribute)>("cuPointerGetAttribute");
+  unsigned long long number = 0;
+  if (attribute == nullptr || attribute(&number, CU_POINTER_ATTRIBUTE_BUFFER_ID,
+                                        reinterpret_cast<CUdeviceptr>(memory)) != CUDA_SUCCESS)
+    return 0;
+  return number;
+}
+
+std::vector<std::uint64_t> allocations_of(std::span<const CallMatrix> matrices) {
+  std::vector<std::uint64_t> found;
+  for (const CallMatrix& one : matrices) found.push_back(allocation_of(one.memory.data));
+  return found;
 }
 
 }  // namespace
@@ -34,22 +47,41 @@ bool CallGraphs::has_come_before(std::uint64_t hash) {
   return false;
 }
 
+bool CallGraphs::Held::launches() const {
+  return !graph.copies() || allocations == allocations_of(key.matrices);
+}
+
+CallGraphs::Held CallGraphs::make(const Key& key, const Stream& stream, const Enqueue& enqueue,
+                                  const Settle& settle) {
+  Held made{key, Graph::capture(stream.get(), enqueue), allocations_of(key.matrices)};
+  made.graph.upload(stream.get());
+  settle(stream);
+  return made;
+}
+
 const Graph& CallGraphs::get(const CallTag& tag, std::span<const CallMatrix> matrices, const Stream& stream,
                              bool changes, const Enqueue& enqueue, const Settle& settle) {
   const std::uint64_t hash = hash_of(matrices);
   const auto found =
       std::ranges::find_if(graphs_, [&](const Held& at) { return at.key.holds(tag, matrices, hash); });
-  if (found != graphs_.end() && !changes) return found->graph;
+  if (found != graphs_.end() && !changes) {
+    if (!found->launches()) *found = make(found->key, stream, enqueue, settle);
+    return found->graph;
+  }
   const Key key{tag.op, tag.m, {matrices.begin(), matrices.end()}, hash};
-  if (graphs_.empty()) return graphs_.emplace_back(key, capture(stream, enqueue, settle)).graph;
+  if (graphs_.empty()) return graphs_.emplace_back(make(key, stream, enqueue, settle)).graph;
   if (!changes && budget_ > 0 && has_come_before(hash)) {
-    const Graph& made = graphs_.emplace_back(key, capture(stream, enqueue, settle)).graph;
+    const Graph& made = graphs_.emplace_back(make(key, stream, enqueue, settle)).graph;
     --budget_;
     return made;
   }
   Held& shared = graphs_.front();
-  if (!shared.graph.update(stream.get(), enqueue)) shared.graph = capture(stream, enqueue, settle);
-  shared.key = key;
+  if (shared.launches() && shared.graph.update(stream.get(), enqueue)) {
+    shared.key = key;
+    shared.allocations = allocations_of(matrices);
+  } else {
+    shared = make(key, stream, enqueue, settle);
+  }
   return shared.graph;
 }
 

@@ -14,9 +14,9 @@
 
 namespace shingle::cuda {
 
-/// A graph holds the addresses of its matrices. Layers call a plan with matrices of their own, again in each
-/// step, so that matrices which come back get a graph of their own. Others share the first graph, which is
-/// captured again for each call.
+/// A graph holds the addresses of its matrices, and its copies their allocations. Layers call a plan with
+/// matrices of their own, again in each step, so that matrices which come back get a graph of their own.
+/// Others share the first graph, which is captured again for each call.
 class CallGraphs {
  public:
   /// Enqueues a call on a stream, which is being captured.
@@ -47,7 +47,12 @@ class CallGraphs {
   struct Held {
     Key key;
     Graph graph;
+    std::vector<std::uint64_t> allocations;  // of the matrices
+
+    /// True if the graph's copies still find the allocations that they were captured with.
+    bool launches() const;
   };
+  static Held make(const Key& key, const Stream& stream, const Enqueue& enqueue, const Settle& settle);
   std::size_t own() const { return graphs_.empty() ? 0 : graphs_.size() - 1; }
   bool has_come_before(std::uint64_t hash);
 
