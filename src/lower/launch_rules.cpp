@@ -23,6 +23,11 @@ bool sends(const Plan& plan, const Elementwise& pass) {
   return plan.buffers[static_cast<std::size_t>(pass.to.slice.buffer)].flagged;
 }
 
+/// True if no rank waits for another one.
+bool is_local(const Plan& plan) {
+  return plan.counters.empty() && plan.communicators.empty();
+}
+
 }  // namespace
 
 bool counts_arrivals(const Plan& plan, const Step& step) {
@@ -64,7 +69,7 @@ bool weights_early(const Plan& plan, std::int32_t rank, const Lane& lane, std::s
   };
   return gemm != nullptr && gemm->gates.empty() && gemm->b.rank == rank &&
          is_input(plan.buffers[static_cast<std::size_t>(gemm->b.buffer)].role) &&
-         ((step > 0 && delivers(step - 1)) || delivers(step + 1));
+         ((step > 0 && delivers(step - 1)) || delivers(step + 1) || is_local(plan));
 }
 
 std::size_t sends_until(const Plan& plan, std::int32_t rank, const Lane& lane, std::size_t step) {

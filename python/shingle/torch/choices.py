@@ -91,9 +91,10 @@ def by(shape, choice):
 def predicts(shape):
     """True if calls that were not measured are overlapped.
 
-    Not those of experts: a new routing makes the host plan anew, while the device waits.
+    Not those of experts: a new routing makes the host plan anew, while the device waits. Nor products alone, which have
+    nothing to overlap.
     """
-    return shape.experts is None
+    return shape.experts is None and shape.op != "gemm"
 
 
 def most_rows(row):

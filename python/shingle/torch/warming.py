@@ -20,6 +20,7 @@ KERNELS = {
     "allgather+gemm": overlapped.all_gather_gemm,
     "alltoall+gemm": overlapped.all_to_all_gemm,
     "gemm+alltoall": overlapped.gemm_all_to_all,
+    "gemm": overlapped.replicated_gemm,
     "mlp": overlapped.mlp,
     "attention+reducescatter": overlapped_attention.attention_reduce_scatter,
     "ulysses-attention": overlapped_attention.ulysses_attention,
@@ -82,7 +83,8 @@ def warmup(step, *, tune=True, least_m=16, confirm=0):
         with torch.cuda.device(-1 if device is None else device):  # -1: as it is
             for at in [shape] if shape.experts else [shape, shape._replace(captured=True)]:  # no graph holds experts
                 if tune and at.key not in table.rows:
-                    table.enter(at, fastest(measure(group, at, sizes_between(least_m, settings.max_m), device)))
+                    most = min(settings.max_m, overlapped.FEW_ROWS if at.op == "gemm" else settings.max_m)
+                    table.enter(at, fastest(measure(group, at, sizes_between(min(least_m, most), most), device)))
             for operator in table.mechanisms(shape):
                 contexts.find_call(group, operator, settings.max_m, device)
     if tune and buckets:

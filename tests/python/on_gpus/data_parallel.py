@@ -49,7 +49,9 @@ def random_buckets():
     device, world, rank, group = begin(), dist.get_world_size(), dist.get_rank(), dist.group.WORLD
     draw, generator = random.Random(3), torch.Generator().manual_seed(rank)
     buckets.reserve(group, device, [4 * world * (max(ELEMENTS) + 8)] * 2)
-    for _ in range(40):
+    for number in range(40):
+        if device.type == "cuda" and number % 8 == 0:
+            torch.cuda.empty_cache()  # tensors of later rounds lie where freed memory was
         shard, dtype = draw.choice(ELEMENTS) + draw.choice([0, 0, 8, 1]), draw.choice([torch.bfloat16, torch.float32])
         wide, op = draw.random() < 0.5, draw.choice([dist.ReduceOp.SUM, dist.ReduceOp.AVG])
         parts = integers(generator, world * shard, device=device, dtype=dtype)
