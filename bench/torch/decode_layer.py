@@ -6,8 +6,9 @@
 
 A graph has four layers with weights and caches of their own: qkv, attention of one new token a sequence over `--context`
 tokens, out + all-reduce + residual + RMSNorm, gate and up, SwiGLU, down + all-reduce + residual + RMSNorm. Rotary
-embeddings and the append to the cache are left out. All ways share the attention and SwiGLU; they differ in what follows
-`out` and `down`, as in decode.py. Shingle's also differs in the products of qkv, gate and up. Times are of a layer, of the slowest rank. Results are compared with
+embeddings and the append to the cache are left out. All ways share the attention; they differ in what follows `out` and
+`down`, as in decode.py. Shingle's also differs in the products of qkv, and, up to 128 rows, of gate and up with SwiGLU,
+which PyTorch compiles. Times are of a layer, of the slowest rank. Results are compared with
 those of NCCL before they are timed.
 """
 import argparse
@@ -52,26 +53,30 @@ def swiglu(x):
 
 
 def ways(group, m, hidden):
-    """By name: a product, and a function of an input, a weight, a residual and a norm's weight, which returns the
-    normalised sum and the sum.
+    """By name: a product, one with SwiGLU, and a function of an input, a weight, a residual and a norm's weight, which
+    returns the normalised sum and the sum.
     """
     def mm(x, w):
         return x @ w.t()
 
+    def mm_swiglu(x, w):
+        return swiglu(x @ w.t())
+
     def of(total):
-        return mm, lambda x, w, residual, norm: add_and_normalise(
+        return mm, mm_swiglu, lambda x, w, residual, norm: add_and_normalise(
             total(lambda out: torch.mm(x, w.t(), out=out)), residual, norm)
 
     found = {name: of(total) for name, total in sums(group, m, hidden).items()}
-    found["shingle"] = st.replicated_gemm, lambda x, w, residual, norm: st.gemm_all_reduce(
+    gated = mm_swiglu if m > 128 else lambda x, w: st.replicated_gemm(x, w, activation="swiglu")
+    found["shingle"] = st.replicated_gemm, gated, lambda x, w, residual, norm: st.gemm_all_reduce(
         x, w, residual=residual, norm_weight=norm, eps=EPS)
     return found
 
 
-def run(layers, x, residual, multiply, reduce):
+def run(layers, x, residual, multiply, gated, reduce):
     for layer in layers:
         x, residual = reduce(layer.attend(x, multiply), layer.out, residual, layer.norms[0])
-        x, residual = reduce(swiglu(multiply(x, layer.gate_up)), layer.down, residual, layer.norms[1])
+        x, residual = reduce(gated(x, layer.gate_up), layer.down, residual, layer.norms[1])
     return x, residual
 
 

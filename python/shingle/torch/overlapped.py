@@ -258,19 +258,21 @@ def scatter_gemm(grad, w, x, group, read):
     return sequential.scatter_gemm(grad, w, x, group, read)
 
 
-def replicated_gemm(x, w, group):
-    """Few rows: by a kernel that loads weights while the kernels ahead run, where warmup measured that it is faster."""
+def replicated_gemm(x, w, group, activation=None):
+    """Where warmup measured that it is faster: with the activation in the product's kernel; of few rows by a kernel
+    that loads weights while the kernels ahead run.
+    """
     m = x.shape[0]
-    if m > FEW_ROWS:
+    if m > FEW_ROWS and activation is None:
         outputs.replicated_gemm(x, w, group)
         return sequential.replicated_gemm(x, w, group)
-    key, inputs = ("replicated_gemm", group, x.shape), (x, w)
+    key, inputs = ("replicated_gemm", group, x.shape, activation), (x, w)
     if served := native.serve(key, inputs):
         return served[0]
-    out, at = outputs.replicated_gemm(x, w, group), find_group(group)
-    shape = chosen(at, gemm("gemm", x, w, at), m, x.device)
+    out, at = outputs.replicated_gemm(x, w, group, activation), find_group(group)
+    shape = chosen(at, gemm("gemm", x, w, at, activation=activation), m, x.device)
     if shape is None:
-        return sequential.replicated_gemm(x, w, group)
+        return sequential.replicated_gemm(x, w, group, activation)
     matrices = [*operands(shape, *inputs), rows_argument(out)]
     enqueue(at, shape, m, x.device, matrices, like=(key, inputs, (out,)))
     return out

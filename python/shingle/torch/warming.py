@@ -83,7 +83,8 @@ def warmup(step, *, tune=True, least_m=16, confirm=0):
         with torch.cuda.device(-1 if device is None else device):  # -1: as it is
             for at in [shape] if shape.experts else [shape, shape._replace(captured=True)]:  # no graph holds experts
                 if tune and at.key not in table.rows:
-                    most = min(settings.max_m, overlapped.FEW_ROWS if at.op == "gemm" else settings.max_m)
+                    few = at.op == "gemm" and at.activation is None
+                    most = min(settings.max_m, overlapped.FEW_ROWS) if few else settings.max_m
                     table.enter(at, fastest(measure(group, at, sizes_between(min(least_m, most), most), device)))
             for operator in table.mechanisms(shape):
                 contexts.find_call(group, operator, settings.max_m, device)
@@ -108,7 +109,7 @@ def sizes_between(least, most):
 
 def measure(group, shape, sizes, device):
     """Median times of a call in microseconds, those of the slowest rank: {m: {choice: time}}."""
-    if shape.op not in ("mlp", "moe"):
+    if shape.op not in ("gemm", "mlp", "moe"):
         shape = shape._replace(bias=False, activation=None, norm_epsilon=None)  # as `arguments`
     calls = {choice: contexts.find_call(group, by(shape, choice), settings.max_m, device)
              for choice in (PREDICTED, *CANDIDATES.get(shape.op, []))}  # fmt: skip
@@ -207,7 +208,7 @@ def arguments(group: Group, shape: Shape, m: int):
     if "alltoall" in shape.op:
         row = [m // group.size + (rank < m % group.size) for rank in range(group.size)]
         return random(m, shape.k), w, group.name, row * group.size
-    return random(m, shape.k), w, group.name
+    return random(m, shape.k), w, group.name, *((shape.activation,) if shape.op == "gemm" else ())
 
 
 def experts_arguments(group: Group, shape: Shape, m: int, random, weight):

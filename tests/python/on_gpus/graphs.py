@@ -86,7 +86,12 @@ def weights_ahead():
     w, wides = integers(1024, 512, dtype=dtype), [integers(wide, 1024, dtype=dtype) for _ in range(3)]
 
     def step(xs):
-        return [st.replicated_gemm(st.gemm_all_reduce(x, w), weights) for x, weights in zip(xs, wides)]
+        outs = []
+        for x, weights in zip(xs, wides):
+            total = st.gemm_all_reduce(x, w)
+            outs.append(st.replicated_gemm(total, weights))
+            outs.append(st.replicated_gemm(total / 64, weights, activation="swiglu"))
+        return outs
 
     xs = [integers(m, 512, dtype=dtype) for m in rows]
     with forced("low-latency"):

@@ -22,6 +22,7 @@
 
 #include <cute/tensor.hpp>
 
+#include "cuda/kernels/elementwise/activation.cuh"
 #include "cuda/kernels/flagged/words.cuh"
 #include "cuda/kernels/gemm/types.cuh"
 #include "cuda/kernels/ptx/barrier.cuh"
@@ -114,11 +115,13 @@ struct SkinnyGemm {
       auto* const full = barriers.weights_full + ring.stage;
       cute::set_barrier_transaction_bytes(*full, weight_bytes);
       char* const to = weights + ring.stage * weight_bytes;
-      if constexpr (TransposeB)
-        cute::SM90_TMA_LOAD_3D::copy(&params.weights, full, hint, to, 0, tile * skinny_columns,
-                                     step * blocks);
+      const int col = tile * skinny_columns;
+      if constexpr (!TransposeB)
+        cute::SM90_TMA_LOAD_2D::copy(&params.weights, full, hint, to, col, step * depth);
+      else if (params.swiglu)
+        cute::SM90_TMA_LOAD_5D::copy(&params.weights, full, hint, to, 0, 0, 0, col / 16, step * blocks);
       else
-        cute::SM90_TMA_LOAD_2D::copy(&params.weights, full, hint, to, tile * skinny_columns, step * depth);
+        cute::SM90_TMA_LOAD_3D::copy(&params.weights, full, hint, to, 0, col, step * blocks);
       ring.advance();
     });
   }
@@ -157,6 +160,22 @@ struct SkinnyGemm {
       if (row < params.m && tile * skinny_columns + col < params.n)
         *reinterpret_cast<std::uint32_t*>(c + row * params.ldc + col) = pair;
     });
+  }
+
+  /// Stores a warp's part of silu(gate) · up. Of 16 columns of op(B) the first 8 are of gate: a lane's
+  /// results are those of both halves of its fragment.
+  template <class Sums>
+  __device__ void store_swiglu(int tile, int warp, int lane, const Sums& sums) const {
+    constexpr int columns = skinny_columns / 2;
+    const int col = tile * columns + warp * 8 + lane % 4 * 2;
+    T* const c = static_cast<T*>(params.c) + col;
+#pragma unroll
+    for (int j = 0; j < Rows / 8; ++j) {
+      const auto joined = [&](int i) { return silu(sums(4 * j + i)) * sums(4 * j + 2 + i); };
+      const std::uint32_t pair = ptx::transposed_8x8(packed(joined(0), joined(1)));
+      const int row = 8 * j + lane / 4;
+      if (row < params.m && col < params.n) *reinterpret_cast<std::uint32_t*>(c + row * params.ldc) = pair;
+    }
   }
 
   /// Sends a warpgroup's tile.
@@ -288,6 +307,8 @@ struct SkinnyGemm {
       if (group == 0) {
         if (sends && params.sends.count > 0) {
           if constexpr (sends) send(tile, thread, turn, sums);
+        } else if (TransposeB && params.swiglu) {
+          store_swiglu(tile, thread / 32, lane, sums);
         } else {
           store(tile, thread / 32, lane, sums);
         }
