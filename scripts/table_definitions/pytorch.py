@@ -141,6 +141,21 @@ def fsdp_loop(record):
     return ["tokens", *ways.values(), "engines over NCCL"], rows
 
 
+@table("fsdp-step", "h200x2/torch_fsdp_step", "h200x2/torch_fsdp_step_compiled")
+def fsdp_step(*records):
+    """Milliseconds of a training step, median and quartiles of the slowest rank."""
+    rows = []
+    for name, record in zip(("eager", "compiled"), records):
+        for tokens in values_of(record, "tokens"):
+            found = {way: one(record, tokens=tokens, timed=way) for way in ("nccl", "shingle")}
+            cells = [
+                f"{us(row) / 1e3:.0f} ({float(row['p25_us']) / 1e3:.0f}–{float(row['p75_us']) / 1e3:.0f})"
+                for row in found.values()
+            ]
+            rows.append([f"{name}, {tokens}", *cells, f"{us(found['nccl']) / us(found['shingle']):.2f}"])
+    return ["tokens", "NCCL", "engines", "engines over NCCL"], rows
+
+
 @table("fsdp-loop-predicted", "predicted/fsdp_loop_h200x8")
 def fsdp_loop_predicted(record):
     """Milliseconds of an iteration, by the way that bytes go."""
