@@ -7,7 +7,7 @@
 A graph has four layers with weights and caches of their own: qkv, attention of one new token a sequence over `--context`
 tokens, out + all-reduce + residual + RMSNorm, gate and up, SwiGLU, down + all-reduce + residual + RMSNorm. Rotary
 embeddings and the append to the cache are left out. All ways share the attention; they differ in what follows `out` and
-`down`, as in decode.py. Shingle's also differs in the products of qkv, and, up to 128 rows, of gate and up with SwiGLU,
+`down`, as in decode.py. Shingle's also differs in the products of qkv, and, up to 64 rows, of gate and up with SwiGLU,
 which PyTorch compiles. Times are of a layer, of the slowest rank. Results are compared with
 those of NCCL before they are timed.
 """
@@ -67,7 +67,7 @@ def ways(group, m, hidden):
             total(lambda out: torch.mm(x, w.t(), out=out)), residual, norm)
 
     found = {name: of(total) for name, total in sums(group, m, hidden).items()}
-    gated = mm_swiglu if m > 128 else lambda x, w: st.replicated_gemm(x, w, activation="swiglu")
+    gated = mm_swiglu if m > 64 else lambda x, w: st.replicated_gemm(x, w, activation="swiglu")
     found["shingle"] = st.replicated_gemm, gated, lambda x, w, residual, norm: st.gemm_all_reduce(
         x, w, residual=residual, norm_weight=norm, eps=EPS)
     return found

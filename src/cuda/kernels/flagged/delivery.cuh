@@ -3,10 +3,9 @@
 // A cluster takes whole rows, and each of its CTAs a slice of each. Phases of a CTA:
 //
 //   1. The first CTA greets all other ranks.
-//   2. Each thread stores its chunks of the cluster's rows into other ranks' memory, of two rows at a time.
+//   2. Each thread stores its chunks of the cluster's rows into other ranks' memory.
 //   3. The CTAs clear what arrived in the last turn.
-//   4. For each row to take, or two of them: every thread loads its chunks of this rank's own rows, residual
-//   and weight. It
+//   4. For each row to take: every thread loads its chunks of this rank's own rows, residual and weight. It
 //      polls its chunks of other ranks' rows, sums all in their order in fp32, and applies bias, activation
 //      and residual. With a norm, the cluster sums the squares, and every thread scales its chunks.
 //   5. The first CTA awaits the greetings of all other ranks, and compares them with its own.
@@ -17,6 +16,9 @@
 // before the product's kernel ends, but after all kernels before that one: the product's kernel lets it start
 // when they have ended. What they wrote is read past L1, which may hold older lines. It then waits for the
 // product's end before its first store to a matrix, which the product may still read.
+//
+// Tried and slower: two rows at a time, whose loads are in flight together (256 rows of 8192 numbers: 24 us
+// instead of 22, and for fewer rows about 0.5 us more; registers are short).
 //
 // Checks: all CTAs are resident (prepare_delivery). A CTA sends all its rows before it waits.
 #pragma once
@@ -114,31 +116,20 @@ struct Delivery {
     if (!over) compare(peer, other);
   }
 
-  /// Sends rows row, row + stride, … All loads are in flight before the first store: stores to a link hold up
-  /// the loads behind them.
-  template <int many>
-  __device__ void send(const SentRows& rows, int row, int stride) const {
-    Chunk<T, length> loaded[many][chunks];
+  __device__ void send(const SentRows& rows, int row) const {
+    const char* const from = row_of(rows.from, row);
 #pragma unroll
-    for (int i = 0; i < many; ++i)
-#pragma unroll
-      for (int j = 0; j < chunks; ++j) {
-        if (chunk(j) >= row_chunks()) break;
-        load(loaded[i][j], row_of(rows.from, row + i * stride) + chunk(j) * vector_bytes, length);
-      }
-#pragma unroll
-    for (int i = 0; i < many; ++i)
-#pragma unroll
-      for (int j = 0; j < chunks; ++j) {
-        if (chunk(j) >= row_chunks()) break;
-        const auto& word = loaded[i][j].word;
-        const uint4 value = without_flags({word[0], word[1], word[2], word[3]});
-        const std::int64_t to =
-            rows.to + static_cast<std::int64_t>(row + i * stride) * row_bytes() + chunk(j) * vector_bytes;
-        for (int peer = 0; peer < args.flagged.world; ++peer)
-          if (rows.ranks >> peer & 1)
-            ptx::store_relaxed_sys(reinterpret_cast<uint4*>(copy_of(args.flagged, peer, turn) + to), value);
-      }
+    for (int j = 0; j < chunks; ++j) {
+      if (chunk(j) >= row_chunks()) break;
+      Chunk<T, length> loaded;
+      load(loaded, from + chunk(j) * vector_bytes, length);
+      const uint4 value = without_flags({loaded.word[0], loaded.word[1], loaded.word[2], loaded.word[3]});
+      const std::int64_t to =
+          rows.to + static_cast<std::int64_t>(row) * row_bytes() + chunk(j) * vector_bytes;
+      for (int peer = 0; peer < args.flagged.world; ++peer)
+        if (rows.ranks >> peer & 1)
+          ptx::store_relaxed_sys(reinterpret_cast<uint4*>(copy_of(args.flagged, peer, turn) + to), value);
+    }
   }
 
   __device__ void clear(const FlaggedExtent& last_extent) const {
@@ -171,121 +162,89 @@ struct Delivery {
       if (chunk(j) < row_chunks()) store(narrowed<T>(x[j]), row + chunk(j) * vector_bytes, length);
   }
 
-  /// Adds the sources of rows in their order. First it loads all that it can without waiting.
-  template <int many>
-  __device__ __forceinline__ void add_sources(const TakenRows& rows, int row, int stride, Values (&x)[many]) {
-    constexpr int batch = chunks * many <= 2 ? 2 / many : 1;  // sources whose loads are in flight
+  /// Adds the sources of a row in their order. First it loads all that it can without waiting.
+  __device__ __forceinline__ void add_sources(const TakenRows& rows, int row, Values& x) {
+    constexpr int batch = chunks <= 2 ? 2 : 1;  // sources whose loads are in flight
     for (int first = 0; first < rows.count; first += batch) {
-      uint4 seen[batch][many][chunks];
-      const auto visit_all = [&](auto&& visit) {
+      uint4 seen[batch][chunks];
 #pragma unroll
-        for (int s = 0; s < batch; ++s) {
-          if (first + s >= rows.count) break;
-          const DeliveredRows& source = args.sources[rows.first + first + s];
+      for (int s = 0; s < batch; ++s) {
+        if (first + s >= rows.count) break;
+        const DeliveredRows& source = args.sources[rows.first + first + s];
+        const char* const at = row_of(source, row);
 #pragma unroll
-          for (int i = 0; i < many; ++i) {
-            const char* const at = row_of(source, row + i * stride);
-#pragma unroll
-            for (int j = 0; j < chunks; ++j) {
-              if (chunk(j) >= row_chunks()) break;
-              visit(source, reinterpret_cast<const uint4*>(at + chunk(j) * vector_bytes), seen[s][i][j],
-                    x[i][j]);
-            }
+        for (int j = 0; j < chunks; ++j) {
+          if (chunk(j) >= row_chunks()) break;
+          if (source.flagged) {
+            seen[s][j] = ptx::load_relaxed_sys(reinterpret_cast<const uint4*>(at + chunk(j) * vector_bytes));
+          } else {
+            Chunk<T, length> loaded;
+            load(loaded, at + chunk(j) * vector_bytes, length);
+            seen[s][j] = {loaded.word[0], loaded.word[1], loaded.word[2], loaded.word[3]};
           }
         }
-      };
-      visit_all([&](const DeliveredRows& source, const uint4* at, uint4& value, float(&)[length]) {
-        if (source.flagged) {
-          value = ptx::load_relaxed_sys(at);
-        } else {
-          Chunk<T, length> loaded;
-          load(loaded, reinterpret_cast<const char*>(at), length);
-          value = {loaded.word[0], loaded.word[1], loaded.word[2], loaded.word[3]};
+      }
+#pragma unroll
+      for (int s = 0; s < batch; ++s) {
+        if (first + s >= rows.count) break;
+        const DeliveredRows& source = args.sources[rows.first + first + s];
+        const char* const at = row_of(source, row);
+#pragma unroll
+        for (int j = 0; j < chunks; ++j) {
+          if (chunk(j) >= row_chunks()) break;
+          uint4 value = seen[s][j];
+          if (source.flagged)
+            value = await(reinterpret_cast<const uint4*>(at + chunk(j) * vector_bytes), value, source.source);
+          add(x[j], as_chunk(value));
         }
-      });
-      visit_all([&](const DeliveredRows& source, const uint4* at, const uint4& value, float(&sum)[length]) {
-        add(sum, as_chunk(source.flagged ? await(at, value, source.source) : value));
-      });
+      }
     }
   }
 
-  /// The sums of some values over the cluster.
-  template <int many>
-  __device__ void sum_over_threads(float (&values)[many], float* warps) const {
+  /// The sum of a value over the cluster.
+  __device__ float sum_over_threads(float value, float* warps) const {
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(~0u, value, step);
     const std::uint32_t slices = ptx::cluster_ctas(), count = blockDim.x / 32;
-#pragma unroll
-    for (int i = 0; i < many; ++i) {
-#pragma unroll
-      for (int step = 16; step > 0; step /= 2) values[i] += __shfl_xor_sync(~0u, values[i], step);
-      if (threadIdx.x % 32 < slices)  // a lane for each CTA of the cluster
-        ptx::store_in_cluster(warps + (i * slices + ptx::cluster_rank()) * count + threadIdx.x / 32,
-                              threadIdx.x % 32, values[i]);
-    }
+    if (threadIdx.x % 32 < slices)  // a lane for each CTA of the cluster
+      ptx::store_in_cluster(warps + ptx::cluster_rank() * count + threadIdx.x / 32, threadIdx.x % 32, value);
     ptx::cluster_arrive();
     ptx::cluster_wait();
+    float sum = 0;
+    for (std::uint32_t i = threadIdx.x % 32; i < slices * count; i += 32) sum += warps[i];
 #pragma unroll
-    for (int i = 0; i < many; ++i) {
-      values[i] = 0;
-      for (std::uint32_t at = threadIdx.x % 32; at < slices * count; at += 32)
-        values[i] += warps[i * slices * count + at];
-#pragma unroll
-      for (int step = 16; step > 0; step /= 2) values[i] += __shfl_xor_sync(~0u, values[i], step);
-    }
+    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+    return sum;
   }
 
-  /// Takes rows row, row + stride, …
-  template <int many>
-  __device__ __forceinline__ void take(const TakenRows& rows, int row, int stride, float* warps) {
-    Row residual[many], weight, bias;
-    const auto load_others = [&] {
+  __device__ __forceinline__ void take(const TakenRows& rows, int row, float* warps) {
+    Row residual, weight, bias;
+    if (args.has_residual) load_row(row_of(rows.residual, row), residual);
+    if (args.norm) load_row(row_of(args.norm_weight, 0), weight);
+    if (args.bias.at != nullptr) load_row(row_of(args.bias, 0), bias);
+    Values x = {};
+    add_sources(rows, row, x);
+    float squares = 0;
 #pragma unroll
-      for (int i = 0; i < many; ++i)
-        if (args.has_residual) load_row(row_of(rows.residual, row + i * stride), residual[i]);
-      if (args.norm) load_row(row_of(args.norm_weight, 0), weight);
-      if (args.bias.at != nullptr) load_row(row_of(args.bias, 0), bias);
-    };
-    if constexpr (many == 1) {
-      load_others();
-    } else if (chunk(0) < row_chunks()) {  // there are no registers for more
-      const auto prefetch = [&](const DeliveredRows& of) {
+    for (int j = 0; j < chunks; ++j) {
+      if (args.bias.at != nullptr) add(x[j], bias[j]);
+      activate(args.activate, x[j]);
+      if (args.has_residual) add(x[j], residual[j]);
+      if (chunk(j) >= row_chunks()) continue;
 #pragma unroll
-        for (int i = 0; i < many; ++i)
-          ptx::prefetch_l1(row_of(of, row + i * stride) + chunk(0) * vector_bytes);
-      };
-      if (args.has_residual) prefetch(rows.residual);
-      for (int s = 0; s < rows.count; ++s)
-        if (const DeliveredRows& source = args.sources[rows.first + s]; !source.flagged) prefetch(source);
+      for (int i = 0; i < length; ++i) squares += x[j][i] * x[j][i];
     }
-    Values x[many] = {};
-    add_sources(rows, row, stride, x);
-    if constexpr (many > 1) load_others();
     if (product_sent) ptx::await_prerequisites();
-    float sums[many] = {};  // of squares
+    if (args.has_residual) store_row(row_of(rows.sum, row), x);
+    if (args.norm) {
+      const float mean = sum_over_threads(squares, warps) / static_cast<float>(args.cols);
+      const float inverse = 1.0f / sqrtf(mean + args.epsilon);
 #pragma unroll
-    for (int i = 0; i < many; ++i) {
+      for (int j = 0; j < chunks; ++j)
 #pragma unroll
-      for (int j = 0; j < chunks; ++j) {
-        if (args.bias.at != nullptr) add(x[i][j], bias[j]);
-        activate(args.activate, x[i][j]);
-        if (args.has_residual) add(x[i][j], residual[i][j]);
-        if (chunk(j) >= row_chunks()) continue;
-#pragma unroll
-        for (int c = 0; c < length; ++c) sums[i] += x[i][j][c] * x[i][j][c];
-      }
-      if (args.has_residual) store_row(row_of(rows.sum, row + i * stride), x[i]);
+        for (int i = 0; i < length; ++i) x[j][i] = x[j][i] * inverse * widened(weight[j], i);
     }
-    if (args.norm) sum_over_threads(sums, warps);
-#pragma unroll
-    for (int i = 0; i < many; ++i) {
-      if (args.norm) {
-        const float inverse = 1.0f / sqrtf(sums[i] / static_cast<float>(args.cols) + args.epsilon);
-#pragma unroll
-        for (int j = 0; j < chunks; ++j)
-#pragma unroll
-          for (int c = 0; c < length; ++c) x[i][j][c] = x[i][j][c] * inverse * widened(weight[j], c);
-      }
-      store_row(row_of(rows.to, row + i * stride), x[i]);
-    }
+    store_row(row_of(rows.to, row), x);
   }
 };
 
@@ -309,10 +268,9 @@ __device__ __forceinline__ Begin begin_of(const FlaggedState& state) {
   return begin;
 }
 
-/// Calls one(rows, row), or two(rows, row, stride) for rows row and row + stride, for every row of several
-/// lists that the cluster works on.
-template <bool pairs, class Rows, class Two, class One>
-__device__ __forceinline__ void for_each_row(const Rows* lists, int count, Two&& two, One&& one) {
+/// Calls visit(rows, row) for every row of several lists that the cluster works on.
+template <class Rows, class Visit>
+__device__ __forceinline__ void for_each_row(const Rows* lists, int count, Visit&& visit) {
   const int slices = static_cast<int>(ptx::cluster_ctas());
   const int cluster = static_cast<int>(blockIdx.x) / slices, clusters = static_cast<int>(gridDim.x) / slices;
   int before = 0;
@@ -320,9 +278,7 @@ __device__ __forceinline__ void for_each_row(const Rows* lists, int count, Two&&
     // The first row of the list that is the cluster's: row numbers count over all lists.
     int row = cluster - before % clusters;
     if (row < 0) row += clusters;
-    if constexpr (pairs)
-      for (; row + clusters < lists[i].rows; row += 2 * clusters) two(lists[i], row, clusters);
-    for (; row < lists[i].rows; row += clusters) one(lists[i], row);
+    for (; row < lists[i].rows; row += clusters) visit(lists[i], row);
     before += lists[i].rows;
   }
 }
@@ -331,8 +287,7 @@ template <class T, int chunks, bool product_sent>
 __global__ void __launch_bounds__(most_delivery_threads, chunks == 1 ? 2 : 1)
     delivery_kernel(const __grid_constant__ DeliveryArgs args) {
   // In turn: a row's sums are read until the barrier of the row behind it.
-  constexpr bool pairs = chunks == 1;
-  __shared__ float warps[2][(pairs ? 2 : 1) * most_slices * most_delivery_threads / 32];
+  __shared__ float warps[2][most_slices * most_delivery_threads / 32];
   ptx::launch_dependents();
   ptx::cluster_arrive();
   if (!product_sent) ptx::await_prerequisites();
@@ -340,23 +295,14 @@ __global__ void __launch_bounds__(most_delivery_threads, chunks == 1 ? 2 : 1)
   const auto [turn, last] = begin_of<product_sent>(state);
   Delivery<T, chunks, product_sent> delivery(args, turn);
   delivery.greet();
-  for_each_row<pairs>(
-      args.sends, args.sent,
-      [&](const SentRows& rows, int row, int stride) { delivery.template send<2>(rows, row, stride); },
-      [&](const SentRows& rows, int row) { delivery.template send<1>(rows, row, 0); });
+  for_each_row(args.sends, args.sent, [&](const SentRows& rows, int row) { delivery.send(rows, row); });
   delivery.clear(last);
   ptx::cluster_wait();  // all CTAs of the cluster have begun: their shared memory may be written
   int parity = 0;
-  for_each_row<pairs>(
-      args.takes, args.taken,
-      [&](const TakenRows& rows, int row, int stride) {
-        delivery.template take<2>(rows, row, stride, warps[parity]);
-        parity ^= 1;
-      },
-      [&](const TakenRows& rows, int row) {
-        delivery.template take<1>(rows, row, 0, warps[parity]);
-        parity ^= 1;
-      });
+  for_each_row(args.takes, args.taken, [&](const TakenRows& rows, int row) {
+    delivery.take(rows, row, warps[parity]);
+    parity ^= 1;
+  });
   delivery.await_greetings();
   if (product_sent) ptx::await_prerequisites();
   __syncthreads();

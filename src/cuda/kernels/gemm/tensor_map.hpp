@@ -12,9 +12,7 @@ namespace shingle::cuda {
 /// as many blocks of `box_cols` columns, one behind the other, and a load has three coordinates: column in
 /// the block, row, block. The matrix then has whole blocks. With `stacked` as many such matrices lie one
 /// below the other, and the third coordinate is a matrix: a box that exceeds one has zeros, not rows of the
-/// next. With `paired`, which needs `box_blocks`, the rows are two halves, and a box has 8 rows of the first,
-/// the same 8 of the second, the next 8 of the first and so on. A load then has five coordinates: column in
-/// the block, 0, 0, 8 rows of a half, block.
+/// next.
 struct MatrixBox {
   const void* base = nullptr;
   std::int64_t rows = 0;
@@ -24,7 +22,6 @@ struct MatrixBox {
   std::int32_t box_cols = 0;
   std::int32_t box_blocks = 0;
   std::int64_t stacked = 0;
-  bool paired = false;
 };
 
 /// Encodes a tensor map; elements outside the matrix load as zeros. Returns cudaErrorInvalidValue if the

@@ -13,7 +13,8 @@
 //
 // Tried and slower: tiles that several CTAs share; CTAs that begin at different
 // places along K, whose loads of A's rows then do not meet in L2; multicast of these rows; prefetches into L2
-// beyond the ring.
+// beyond the ring; gate and up in turns of 8 columns, by a load of five dimensions, so that a thread has both
+// (half the memory's rate).
 //
 // Memory order: TMA loads and mbarriers order the rings, named barriers the sums.
 #pragma once
@@ -107,6 +108,18 @@ struct SkinnyGemm {
       for (int step = 0; step < params.steps; ++step, ++i) visit(i, tile, step);
   }
 
+  /// Columns of gate, then as many of up. The last tile may have columns of up as gate: their results are not
+  /// stored.
+  __device__ __forceinline__ void load_halves(ptx::Barrier* full, std::uint64_t hint, char* to, int tile,
+                                              int step) const {
+    constexpr int columns = skinny_columns / 2;
+    for (int b = 0; b < blocks; ++b)
+      for (int half = 0; half < 2; ++half)
+        cute::SM90_TMA_LOAD_3D::copy(&params.weights, full, hint,
+                                     to + b * weight_block_bytes + half * weight_block_bytes / 2, 0,
+                                     half * params.n + tile * columns, step * blocks + b);
+  }
+
   __device__ void load_weights() const {
     constexpr auto hint = static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_FIRST);
     RingStage<weight_stages> ring;
@@ -119,7 +132,7 @@ struct SkinnyGemm {
       if constexpr (!TransposeB)
         cute::SM90_TMA_LOAD_2D::copy(&params.weights, full, hint, to, col, step * depth);
       else if (params.swiglu)
-        cute::SM90_TMA_LOAD_5D::copy(&params.weights, full, hint, to, 0, 0, 0, col / 16, step * blocks);
+        load_halves(full, hint, to, tile, step);
       else
         cute::SM90_TMA_LOAD_3D::copy(&params.weights, full, hint, to, 0, col, step * blocks);
       ring.advance();
@@ -152,30 +165,16 @@ struct SkinnyGemm {
               ptx::transposed_8x8(packed(sums(4 * j + 2 * half), sums(4 * j + 2 * half + 1))));
   }
 
-  /// Stores a warp's part of a tile.
+  /// Stores a warp's part of a tile. With swiglu the first two warps have all of it.
   template <class Sums>
   __device__ void store(int tile, int warp, int lane, const Sums& sums) const {
-    T* const c = static_cast<T*>(params.c) + tile * skinny_columns;
+    if (params.swiglu && warp >= 2) return;
+    const int first = tile * (params.swiglu ? skinny_columns / 2 : skinny_columns);
+    T* const c = static_cast<T*>(params.c) + first;
     for_each_pair(warp, lane, sums, [&](int row, int col, std::uint32_t pair) {
-      if (row < params.m && tile * skinny_columns + col < params.n)
+      if (row < params.m && first + col < params.n)
         *reinterpret_cast<std::uint32_t*>(c + row * params.ldc + col) = pair;
     });
-  }
-
-  /// Stores a warp's part of silu(gate) · up. Of 16 columns of op(B) the first 8 are of gate: a lane's
-  /// results are those of both halves of its fragment.
-  template <class Sums>
-  __device__ void store_swiglu(int tile, int warp, int lane, const Sums& sums) const {
-    constexpr int columns = skinny_columns / 2;
-    const int col = tile * columns + warp * 8 + lane % 4 * 2;
-    T* const c = static_cast<T*>(params.c) + col;
-#pragma unroll
-    for (int j = 0; j < Rows / 8; ++j) {
-      const auto joined = [&](int i) { return silu(sums(4 * j + i)) * sums(4 * j + 2 + i); };
-      const std::uint32_t pair = ptx::transposed_8x8(packed(joined(0), joined(1)));
-      const int row = 8 * j + lane / 4;
-      if (row < params.m && col < params.n) *reinterpret_cast<std::uint32_t*>(c + row * params.ldc) = pair;
-    }
   }
 
   /// Sends a warpgroup's tile.
@@ -231,10 +230,11 @@ struct SkinnyGemm {
     return pair;
   }
 
-  /// Adds the second warpgroup's sums to the first's. `thread`: in the warpgroup.
+  /// Adds the second warpgroup's sums to the first's. `thread`: in the warpgroup. With swiglu half of the
+  /// first one has gate and the other up: the former gets the results.
   template <class Sums>
   __device__ __forceinline__ void join(int group, int thread, Sums& sums) const {
-    constexpr std::uint32_t written = 1, read = 2;  // named barriers
+    constexpr std::uint32_t written = 1, read = 2, up_written = 5;  // named barriers
     constexpr int words = Rows / 8;
     float4* const at = sums_of_other + thread;
     if (group == 1) {
@@ -249,6 +249,19 @@ struct SkinnyGemm {
         const float4 other = at[v * 128];
         sums(4 * v) += other.x, sums(4 * v + 1) += other.y, sums(4 * v + 2) += other.z,
             sums(4 * v + 3) += other.w;
+        if (params.swiglu && thread >= 64)
+          at[v * 128] = {sums(4 * v), sums(4 * v + 1), sums(4 * v + 2), sums(4 * v + 3)};
+      }
+      if (params.swiglu) {
+        ptx::named_barrier(up_written, 128);
+#pragma unroll
+        for (int v = 0; v < words; ++v) {
+          if (thread >= 64) break;
+          const float4 up = at[v * 128 + 64];
+          sums(4 * v) = silu(sums(4 * v)) * up.x, sums(4 * v + 1) = silu(sums(4 * v + 1)) * up.y,
+                   sums(4 * v + 2) = silu(sums(4 * v + 2)) * up.z,
+                   sums(4 * v + 3) = silu(sums(4 * v + 3)) * up.w;
+        }
       }
     }
     ptx::named_barrier(read, 32 * warps);
@@ -307,8 +320,6 @@ struct SkinnyGemm {
       if (group == 0) {
         if (sends && params.sends.count > 0) {
           if constexpr (sends) send(tile, thread, turn, sums);
-        } else if (TransposeB && params.swiglu) {
-          store_swiglu(tile, thread / 32, lane, sums);
         } else {
           store(tile, thread / 32, lane, sums);
         }

@@ -40,15 +40,9 @@ bool runs_on(const DeviceFacts& facts) {
 /// op(B)ᵀ in loads of 64 columns of op(B) and a step of K.
 MatrixBox weights_of(const SkinnyProblem& p, const void* b) {
   constexpr int depth = skinny_block * skinny_step_blocks;
-  if (p.transpose_b)
-    return {.base = b,
-            .rows = p.n,
-            .cols = p.k,
-            .stride = p.ldb,
-            .box_rows = skinny_columns,
-            .box_cols = skinny_block,
-            .box_blocks = skinny_step_blocks,
-            .paired = p.swiglu};
+  // A half of the columns at a time, and a block, which is where the kernel expects it.
+  if (p.swiglu) return {b, p.n, p.k, p.ldb, skinny_columns / 2, skinny_block, 1};
+  if (p.transpose_b) return {b, p.n, p.k, p.ldb, skinny_columns, skinny_block, skinny_step_blocks};
   return {b, p.k, p.n, p.ldb, depth, skinny_columns};
 }
 
@@ -60,7 +54,7 @@ cudaError_t find_skinny(const SkinnyProblem& p, std::int32_t most_ctas, SkinnyLa
   if (p.m < 1 || p.n < 1 || p.k < 1 || p.k % skinny_block != 0 || odd(p.n) || odd(p.lda) || odd(p.ldb) ||
       odd(p.ldc))
     return cudaSuccess;
-  if (p.swiglu && (!p.transpose_b || p.n % 16 != 0)) return cudaSuccess;
+  if (p.swiglu && (!p.transpose_b || p.n % 16 != 0 || p.m > most_swiglu_rows)) return cudaSuccess;
   DeviceFacts facts;
   if (const cudaError_t error = find_device_facts(facts)) return error;
   if (!runs_on(facts)) return cudaSuccess;
