@@ -328,9 +328,8 @@ Served serve(const Plan& plan, const Gemm& step) {
   return served;
 }
 
-/// True if a step has hooks, or more than one tile.
 bool hooked(const Gemm& step) {
-  return !step.gates.empty() || !step.notify.empty() || step.grid.positions() > 1 ||
+  return !step.gates.empty() || !step.notify.empty() ||
          !std::holds_alternative<placement::Matrix>(step.out.form) || !replicas(step.out).empty() ||
          !step.groups.empty();
 }
@@ -338,7 +337,7 @@ bool hooked(const Gemm& step) {
 }  // namespace
 
 bool instrumented(const Gemm& step) {
-  return hooked(step) ||
+  return hooked(step) || step.grid.positions() > 1 ||
          (step.epilogue.activation != Activation::none && step.epilogue.activation != Activation::relu);
 }
 

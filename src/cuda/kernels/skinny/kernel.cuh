@@ -13,8 +13,7 @@
 //
 // Tried and slower: tiles that several CTAs share; CTAs that begin at different
 // places along K, whose loads of A's rows then do not meet in L2; multicast of these rows; prefetches into L2
-// beyond the ring; gate and up in turns of 8 columns, by a load of five dimensions, so that a thread has both
-// (half the memory's rate).
+// beyond the ring.
 //
 // Memory order: TMA loads and mbarriers order the rings, named barriers the sums.
 #pragma once
