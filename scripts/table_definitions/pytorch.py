@@ -130,14 +130,16 @@ def context_calls(unregistered, registered):
     return ["µs; %", "gemm+allreduce", "gemm+reducescatter", "allgather+gemm"], rows
 
 
-@table("fsdp-loop", "h200x2/torch_fsdp_loop")
-def fsdp_loop(record):
+@table("fsdp-loop", "h200x2/torch_fsdp_loop", "h200x2/torch_fsdp_loop_sustained")
+def fsdp_loop(*records):
     """Milliseconds of an iteration, by the way that bytes go."""
     ways = {"none": "no communication", "nccl": "NCCL", "shingle": "engines"}
     rows = []
-    for tokens in values_of(record, "tokens"):
-        times = {way: us(one(record, tokens=tokens, timed=way)) for way in ways}
-        rows.append([tokens, *(f"{time / 1e3:.1f}" for time in times.values()), f"{times['nccl'] / times['shingle']:.2f}"])
+    for load, record in zip(("", ", sustained"), records):
+        for tokens in values_of(record, "tokens"):
+            times = {way: us(one(record, tokens=tokens, timed=way)) for way in ways}
+            cells = [f"{time / 1e3:.1f}" for time in times.values()]
+            rows.append([f"{tokens}{load}", *cells, f"{times['nccl'] / times['shingle']:.2f}"])
     return ["tokens", *ways.values(), "engines over NCCL"], rows
 
 

@@ -126,7 +126,6 @@ TEST_F(Skinny, JoinsGateAndUp) {
                   draw(random, (most + 1) / 2, most),
                   16 * draw(random, 29, 39),
                   64 * draw(random, 1, type == Element::f16 ? 2 : 24),  // f16 has little range
-
                   true};
       Product product(++seed, shape);
       SkinnyLaunch launch = found(product.problem(), 5);
