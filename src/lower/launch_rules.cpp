@@ -23,9 +23,14 @@ bool sends(const Plan& plan, const Elementwise& pass) {
   return plan.buffers[static_cast<std::size_t>(pass.to.slice.buffer)].flagged;
 }
 
-/// True if no rank waits for another one.
-bool is_local(const Plan& plan) {
-  return plan.counters.empty() && plan.communicators.empty();
+/// True if there is nothing but products, none of which waits for another rank.
+bool only_multiplies(const Plan& plan) {
+  return plan.counters.empty() && std::ranges::all_of(plan.ranks, [](const RankPlan& rank) {
+           return std::ranges::all_of(rank.lanes, [](const Lane& lane) {
+             return std::ranges::all_of(lane.steps,
+                                        [](const Step& step) { return std::holds_alternative<Gemm>(step); });
+           });
+         });
 }
 
 }  // namespace
@@ -69,7 +74,7 @@ bool weights_early(const Plan& plan, std::int32_t rank, const Lane& lane, std::s
   };
   return gemm != nullptr && gemm->gates.empty() && gemm->b.rank == rank &&
          is_input(plan.buffers[static_cast<std::size_t>(gemm->b.buffer)].role) &&
-         ((step > 0 && delivers(step - 1)) || delivers(step + 1) || is_local(plan));
+         ((step > 0 && delivers(step - 1)) || delivers(step + 1) || only_multiplies(plan));
 }
 
 std::size_t sends_until(const Plan& plan, std::int32_t rank, const Lane& lane, std::size_t step) {

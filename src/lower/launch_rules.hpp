@@ -23,7 +23,7 @@ bool may_start_early(const Plan& plan, std::int32_t rank, const Lane& lane, std:
 
 /// True if a GEMM may load B before the kernels ahead of it in the stream have ended, also those of earlier
 /// calls. All else must wait for them. It must have no gates, and a B that is an input of its own rank. It
-/// must have a delivery ahead or behind, or no rank of the plan may wait for another. The backend checks that
+/// must have a delivery ahead or behind, or the plan has nothing but products. The backend checks that
 /// no earlier call writes B.
 bool weights_early(const Plan& plan, std::int32_t rank, const Lane& lane, std::size_t step);
 
