@@ -103,9 +103,11 @@ RowsOfA rows_of_a(const Gemm& step, std::int64_t stored_rows) {
   if (!step.groups.empty()) return rows_of_groups(step);
   const RowMap& map = step.a_rows;
   const TileGrid& grid = step.grid;
-  if (map.world == 1 && map.pitch == 0)
-    return {map.base, std::min(map.limit, stored_rows) - map.base, 1, grid.tile_rows, 0, {}};
-  if (map.pitch == 0 && map.world * map.block == grid.tile_rows)
+  if (map.world == 1 && map.pitch == 0) {
+    const std::int64_t first = map.shard_at(0);
+    return {first, std::min(map.limit, stored_rows) - first, 1, grid.tile_rows, 0, {}};
+  }
+  if (map.pitch == 0 && map.without < 0 && map.world * map.block == grid.tile_rows)
     return {map.base,   std::min(map.limit, stored_rows) - map.base,
             map.world,  static_cast<std::int32_t>(map.block),
             map.stride, {}};

@@ -15,8 +15,9 @@ std::optional<std::int64_t> contiguous_from(const Placement& at, const Tiling& t
   if (matrix == nullptr || !matrix->ranks.empty() || tiling.parts != 1 || tiling.grouped != nullptr)
     return std::nullopt;
   const RowMap& rows = matrix->rows;
-  if (rows.world != 1 || rows.pitch != 0 || rows.base + tiling.grid.rows > rows.limit) return std::nullopt;
-  return rows.base;
+  const std::int64_t first = rows.shard_at(0);
+  if (rows.world != 1 || rows.pitch != 0 || first + tiling.grid.rows > rows.limit) return std::nullopt;
+  return first;
 }
 
 /// Address of every row of a tile at every destination; null if the row has none there.

@@ -183,11 +183,13 @@ class Describer {
   /// Selection of virtual rows: " rows 128:256", " rows dealt in blocks of 32 to 8 ranks". Empty if it is the
   /// identity.
   static std::string rows_text(const RowMap& map) {
+    const std::string shards =
+        fmt::format("{} shards{}", map.world, map.without < 0 ? "" : fmt::format(" without {}", map.without));
     if (map.pitch > 0)
-      return fmt::format(" (rows {}:{} of {} shards, padded to {})", map.base, map.base + map.len, map.world,
+      return fmt::format(" (rows {}:{} of {}, padded to {})", map.base, map.base + map.len, shards,
                          map.pitch);
-    if (map.world > 1)
-      return fmt::format(" (rows {}:{} of {} shards, {} at a time)", map.base, map.base + map.len, map.world,
+    if (map.world > 1 || map.without >= 0)
+      return fmt::format(" (rows {}:{} of {}, {} at a time)", map.base, map.base + map.len, shards,
                          smaller(map.block, map.len));
     return map.base == 0 ? ""
                          : fmt::format(" (rows {}:{})", map.base, smaller(map.base + map.len, map.limit));
