@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 
 #include "command.hpp"
 #include "cuda/kernels/gemm.hpp"
@@ -259,8 +260,12 @@ GemmSums with_tables(GemmSums sums, const Context& context, const Gemm& step, co
   std::vector<Route> parts;
   for (const Placement& from : step.sums.from) parts.push_back(tables.route(from, tiling));
   sums.parts = context.table_memory.put(parts);
-  sums.matrix = static_cast<std::uint8_t>(
-      context.plan.buffers[static_cast<std::size_t>(step.sums.to.slice.buffer)].role);
+  for (const Placement& to : step.sums.to) {
+    const Role role = context.plan.buffers[static_cast<std::size_t>(to.slice.buffer)].role;
+    if (role == Role::internal) continue;
+    sums.matrix = static_cast<std::uint8_t>(role);
+    sums.moved += static_cast<std::int32_t>(std::max<std::size_t>(replicas(to).size(), 1));
+  }
   sums.gate = tables.gates(gates, tiling, context.rank);
   return sums;
 }
@@ -311,11 +316,20 @@ Served serve(const Plan& plan, const Gemm& step) {
     const auto fits = [&](const Slice& part) {
       return buffer(part).dtype == buffer(step.a).dtype && buffer(part).role == Role::internal;
     };
-    const Buffer &part = buffer(step.out.slice), &sum = buffer(step.sums.to.slice);
-    if (!std::ranges::all_of(parts, fits) || rows.parts > 1 || sum.dtype != part.dtype ||
-        sum.cols != part.cols)
+    const Buffer& part = buffer(step.out.slice);
+    const auto matches = [&](const Placement& to) {
+      const Buffer& sum = buffer(to.slice);
+      return sum.dtype == part.dtype && sum.cols == part.cols;
+    };
+    if (!std::ranges::all_of(parts, fits) || rows.parts > 1 || !std::ranges::all_of(step.sums.to, matches))
       throw Unsupported(
           "CUDA: parts of a sum are internal, of the type of A and as wide as the sum: use --sums pass");
+    std::set<Role> matrices;
+    for (const Placement& to : step.sums.to)
+      if (buffer(to.slice).role != Role::internal) matrices.insert(buffer(to.slice).role);
+    if (matrices.size() > 1)
+      throw Unsupported(fmt::format("CUDA: sums are stored to {} matrices of the user; expected one at most",
+                                    matrices.size()));
   }
   served.choice =
       choose(args, grid, served.tiles, step.groups.empty() ? 0 : step.group_tiles, step.live.buffer >= 0);

@@ -39,8 +39,9 @@ struct SplitK {
 struct GemmSums {
   std::int32_t count = 0;        ///< parts of a tile; 0: no tile is a sum
   const Route* parts = nullptr;  ///< in device memory, in the order of the sum
-  std::int64_t shift = 0;        ///< bytes, added to the addresses of sums
-  std::uint8_t matrix = 0;       ///< role of the matrix that sums are stored to
+  std::int64_t shift = 0;        ///< bytes, added to the addresses of sums at the first `moved` destinations
+  std::int32_t moved = 0;        ///< destinations in a matrix of the user; the others are in internal memory
+  std::uint8_t matrix = 0;       ///< role of that matrix
   GateTable gate;                ///< awaited before the parts of a sum are read
   std::int32_t owners = 1, turn = 1, own = 0;
 

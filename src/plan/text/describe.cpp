@@ -51,7 +51,9 @@ class Describer {
     if (sums) {
       text += "; own rows";
       for (const Placement& from : g.sums.from) text += " + " + placement(from);
-      text += epilogue(g.epilogue) + " -> " + placement(g.sums.to);
+      text += epilogue(g.epilogue);
+      for (const Placement& to : g.sums.to)
+        text += (&to == g.sums.to.data() ? " -> " : " and ") + placement(to);
     }
     return text + hooks(g.gates, g.notify) + workers(g.resources);
   }
@@ -164,9 +166,8 @@ class Describer {
 
   static std::vector<const Placement*> placements_of(const Gemm& g) {
     std::vector<const Placement*> placements{&g.out};
-    if (g.sums.from.empty()) return placements;
-    for (const Placement& from : g.sums.from) placements.push_back(&from);
-    placements.push_back(&g.sums.to);
+    for (const std::vector<Placement>* sums : {&g.sums.from, &g.sums.to})
+      for (const Placement& at : *sums) placements.push_back(&at);
     return placements;
   }
 
