@@ -166,12 +166,12 @@ GemmFamily family_here() {
 }
 
 /// The smallest instance that fits the grid's tiles, in the largest clusters that the grid's order allows.
-/// `group_tiles`: of a grouped product, else 0. `counted`: its rows are counted at run time.
+/// `group_tiles`: of a grouped product, else 0.
 Choice choose(const GemmArgs& args, const TileGrid& grid, const std::vector<Tile>& tiles,
-              std::int32_t group_tiles, bool counted) {
+              std::int32_t group_tiles, GemmKind kind) {
   const bool gated = args.activate == Activate::swiglu;
   std::vector<const GemmInstance*> fitting;
-  for (const GemmInstance& one : gemm_instances(family_here(), counted)) {
+  for (const GemmInstance& one : gemm_instances(family_here(), kind)) {
     if (one.type != args.type || one.transpose_a != args.transpose_a || one.transpose_b != args.transpose_b)
       continue;
     // If columns of B are contiguous in memory, halves of a tile are loaded in boxes of 64 columns.
@@ -331,8 +331,10 @@ Served serve(const Plan& plan, const Gemm& step) {
       throw Unsupported(fmt::format("CUDA: sums are stored to {} matrices of the user; expected one at most",
                                     matrices.size()));
   }
-  served.choice =
-      choose(args, grid, served.tiles, step.groups.empty() ? 0 : step.group_tiles, step.live.buffer >= 0);
+  const GemmKind kind = step.live.buffer >= 0     ? GemmKind::counted
+                        : !step.sums.from.empty() ? GemmKind::sums
+                                                  : GemmKind::plain;
+  served.choice = choose(args, grid, served.tiles, step.groups.empty() ? 0 : step.group_tiles, kind);
   const GemmInstance* const instance = served.choice.instance;
   if (instance == nullptr)
     throw Unsupported(fmt::format("this build has no GEMM kernel for {} with tiles of {}x{} in this order{}",
