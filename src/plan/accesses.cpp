@@ -13,10 +13,8 @@ struct Collect {
   void operator()(const Gemm& step) {
     slices({step.a, step.b});
     place(step.out);
-    if (!step.sums.from.empty()) {
-      for (const Placement& from : step.sums.from) place(from);
-      place(step.sums.to);
-    }
+    for (const std::vector<Placement>* sums : {&step.sums.from, &step.sums.to})
+      for (const Placement& at : *sums) place(at);
     if (step.epilogue.bias) slices({step.bias});
     if (step.live.buffer >= 0) slices({step.live});
     tiles(step.notify);

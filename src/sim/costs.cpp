@@ -119,8 +119,9 @@ double Costs::width_of(const Slice& slice) const {
 
 /// Added time if several ranks receive the same output: threads that move the bytes themselves store to one
 /// rank after the other.
-double Costs::store_again_us(const Placement& at, double bytes) const {
-  const auto ranks = static_cast<double>(replicas(at).size());
+double Costs::store_again_us(std::span<const Placement> places, double bytes) const {
+  double ranks = 0;
+  for (const Placement& at : places) ranks += std::max(static_cast<double>(replicas(at).size()), 1.0);
   return ranks > 1 ? machine_.contention.steals * (ranks - 1) * memory_us(bytes) : 0;
 }
 
@@ -133,7 +134,7 @@ double Costs::library_us(const Gemm& gemm, std::int32_t workers) const {
   const std::int64_t k = gemm.transpose_a ? gemm.a.rows : gemm.a.cols;
   return gated * stand_in_factor(gemm) *
              library_gemm_us(machine_, gemm.grid.rows, gemm.grid.cols, k, workers) +
-         store_again_us(gemm.out, area(gemm.grid.rows, gemm.grid.cols) * width_of(gemm.out.slice));
+         store_again_us({&gemm.out, 1}, area(gemm.grid.rows, gemm.grid.cols) * width_of(gemm.out.slice));
 }
 
 double Costs::multiply_us(std::int64_t rows, std::int64_t cols, std::int64_t tile_rows,
@@ -214,7 +215,7 @@ double Costs::items_us(const Step& step, std::int64_t first, std::int64_t last, 
 double Costs::adding_us(const Gemm& gemm, std::int64_t item, bool awaited) const {
   const TileRect rect = tile_of(gemm, item).rect;
   const double parts = static_cast<double>(gemm.sums.from.size()) + (awaited ? 1 : 0);
-  const double read = parts * area(rect.rows, rect.cols) * width_of(gemm.sums.to.slice);
+  const double read = parts * area(rect.rows, rect.cols) * width_of(gemm.sums.to.front().slice);
   const double gbps = machine_.reduce_gbps > 0 ? machine_.reduce_gbps : machine_.pass_gbps;
   return gbps > 0 ? read / (gbps * 1e3) : memory_us(read) / 2;
 }
@@ -268,10 +269,10 @@ double Costs::pass_us(const Elementwise& step, std::int64_t item, std::int32_t w
   const double in_memory = bytes * static_cast<double>(larger(workers, 1)) / memory_bytes_per_us_;
   const bool sums = step.from.size() > 1 && machine_.reduce_gbps > 0;
   const double gbps = (sums ? machine_.reduce_gbps : machine_.pass_gbps) * workers_of_item(step);
-  if (gbps == 0) return in_memory + store_again_us(step.to, written);
+  if (gbps == 0) return in_memory + store_again_us({&step.to, 1}, written);
   // A kernel's worker stores to the second and later ranks itself; for host threads see store_again_us.
   const double more = machine_.contention.steals > 0 ? 0 : std::max(ranks_stored - 1, 0.0) * written;
-  return std::max((bytes + more) / (gbps * 1e3), in_memory) + store_again_us(step.to, written);
+  return std::max((bytes + more) / (gbps * 1e3), in_memory) + store_again_us({&step.to, 1}, written);
 }
 
 /// Scores of the queries [first, first + rows) with some keys.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <span>
 #include <utility>
 
 #include "shingle/machine/machine.hpp"
@@ -68,7 +69,7 @@ class Costs {
   double alone_us(const Step& step, std::int32_t workers) const;
   /// Time of a product, relative to that of a real one: what it stands for may take longer.
   double stand_in_factor(const Gemm& gemm) const;
-  double store_again_us(const Placement& at, double bytes) const;
+  double store_again_us(std::span<const Placement> places, double bytes) const;
   double scores(std::int64_t first, std::int64_t rows, const TokenRange& keys) const;
   template <class Step>
   double attention_flop_us(const Step& step) const;

@@ -21,8 +21,9 @@ const Resources& resources_of(const Step& step) {
 /// Where a step stores; none: in slices of its own rank.
 std::vector<const Placement*> stores_of(const Step& step) {
   if (const auto* gemm = std::get_if<Gemm>(&step)) {
-    if (gemm->sums.from.empty()) return {&gemm->out};
-    return {&gemm->out, &gemm->sums.to};
+    std::vector<const Placement*> stores{&gemm->out};
+    for (const Placement& to : gemm->sums.to) stores.push_back(&to);
+    return stores;
   }
   if (const auto* attend = std::get_if<Attend>(&step)) return {&attend->out};
   if (const auto* merge = std::get_if<Merge>(&step)) return {&merge->to};
@@ -450,10 +451,11 @@ void Simulation::add_remote_bytes(const Step& step, std::int64_t item, Index ran
   const bool rows = pass && row_wise(*pass);
   const std::int64_t first = rows ? grid.linear({item, 0}) : item;
   const auto cols = [&](std::int64_t position) { return rect(position).cols; };
-  const auto place = [&](std::int64_t position) -> const Placement& {
-    return gemm ? stored_at(*gemm, rect(position).row) : *stores_of(step).front();
-  };
-  if (!loads) return visit(place(first), first, rows ? out_cols(*pass) : cols(first));
+  if (!loads && gemm) {
+    for (const Placement& to : stored_at(*gemm, rect(first).row)) visit(to, first, cols(first));
+    return;
+  }
+  if (!loads) return visit(*stores_of(step).front(), first, rows ? out_cols(*pass) : cols(first));
   for (const Placement& from : pass->from)
     for (std::int64_t n = 0; n < (rows ? grid.tiles_n() : 1); ++n) {
       const std::int64_t position = rows ? grid.linear({item, n}) : item;

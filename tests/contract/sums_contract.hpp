@@ -14,7 +14,9 @@ struct SumsCase {
   std::int64_t shard = 0, m = 0, n = 0, k = 0;
   std::int32_t tile_rows = 0, tile_cols = 0;
   Epilogue epilogue;
-  bool for_all = false;  ///< owners store their sums on every rank
+  /// Who has a sum: its owner; every rank; or every rank by way of memory that peers can reach.
+  enum class For : std::uint8_t { owner, all, all_by_copies };
+  For whom = For::owner;
 
   SumsCase(const Served& served, DType of, int world) : type(of), ranks(world) {
     tile_rows = served.tile_rows, tile_cols = served.tile_cols;
@@ -54,6 +56,7 @@ struct SumsCase {
       }
     return sums;
   }
+  bool for_all() const { return whom != For::owner; }
   float rounded(float x) const {
     float bits = 0;
     store_element(type, &bits, 0, x);
@@ -75,11 +78,12 @@ struct SumsCase {
     Maker make(ranks);
     make.plan.workers = world.machine().workers;
     std::vector<std::int64_t> rows;
-    for (int rank = 0; rank < ranks; ++rank) rows.push_back(for_all ? m : rows_of(rank));
+    for (int rank = 0; rank < ranks; ++rank) rows.push_back(for_all() ? m : rows_of(rank));
     const std::int32_t a = make.buffer(Role::a, m, k, type), b = make.buffer(Role::b, k, n, type),
                        bias = make.buffer(Role::bias, 1, n, type),
                        out = make.buffer(Role::out, rows, n, type),
-                       staging = make.buffer(Role::internal, ranks * shard, n, type);
+                       staging = make.buffer(Role::internal, ranks * shard, n, type),
+                       received = make.buffer(Role::internal, m, n, type);
     const std::int64_t pitch = 2 * tile_rows;
     TileGrid grid = make_grid(ranks * pitch, n, tile_rows, tile_cols);
     const auto across = static_cast<std::int32_t>(grid.tiles_n());
@@ -108,8 +112,15 @@ struct SumsCase {
         if (from != rank)
           gemm.sums.from.push_back(
               {make.rows(staging, rank, from * shard, rows_of(rank)), placement::Matrix{own}});
-      gemm.sums.to = {make.rows(out, rank, for_all ? rank * shard : 0, rows_of(rank)),
-                      placement::Matrix{own, for_all ? everyone : std::vector<std::int32_t>{}}};
+      const std::int64_t first_row = for_all() ? rank * shard : 0;
+      gemm.sums.to = {{make.rows(out, rank, first_row, rows_of(rank)),
+                       placement::Matrix{own, whom == For::all ? everyone : std::vector<std::int32_t>{}}}};
+      if (whom == For::all_by_copies) {
+        std::vector<std::int32_t> peers = everyone;
+        std::erase(peers, rank);
+        gemm.sums.to.push_back(
+            {make.rows(received, rank, first_row, rows_of(rank)), placement::Matrix{own, peers}});
+      }
       TileGate parts{stored, {}, {}, {}, true};
       TileNotify store{stored, {}, {}}, sum{summed, everyone, {}};
       for (int place = 1; place <= ranks; ++place) {
@@ -127,6 +138,14 @@ struct SumsCase {
       gemm.notify = {store, sum};
       make.step(rank, 0, gemm);
       for (int from = 0; from < ranks; ++from) make.step(rank, 0, Await{{summed, rank, from}, tiles});
+      if (whom != For::all_by_copies) continue;
+      RowMap rest = map;  // rows of the other ranks
+      rest.world = ranks - 1, rest.without = rank;
+      Elementwise copy;
+      copy.grid = make_grid(rest.rows(), n, tile_rows, tile_cols);
+      copy.from = {{make.all(received, rank), placement::Matrix{rest}}};
+      copy.to = {make.all(out, rank), placement::Matrix{rest}};
+      make.step(rank, 0, copy);
     }
     return make.plan;
   }
@@ -141,7 +160,7 @@ struct SumsCase {
     std::vector<std::vector<float>> products;
     for (int rank = 0; rank < ranks; ++rank) products.push_back(product(rank));
     bench.expect(Role::out, [&](int rank, std::int64_t row, std::int64_t col) {
-      return result(products, row + (for_all ? 0 : rank * shard), col);
+      return result(products, row + (for_all() ? 0 : rank * shard), col);
     });
   }
 };
@@ -149,11 +168,13 @@ struct SumsCase {
 TEST_P(BackendContract, GemmAddsPartsOfOtherRanksToItsOwnTiles) {
   if (ranks == 1 || !remote()) GTEST_SKIP() << "no parts of other ranks";
   for (const DType type : served().tiled_types)
-    for (const bool for_all : {false, true})
+    for (const auto& [whom, text] : {std::pair{SumsCase::For::owner, " for the owner"},
+                                     {SumsCase::For::all, " for all"},
+                                     {SumsCase::For::all_by_copies, " for all by copies"}})
       for (const Epilogue epilogue : {Epilogue{}, Epilogue{true, Activation::relu}}) {
-        SCOPED_TRACE(std::string(name(type)) + (for_all ? " for all" : "") + (epilogue.bias ? " bias" : ""));
+        SCOPED_TRACE(std::string(name(type)) + text + (epilogue.bias ? " bias" : ""));
         SumsCase it(served(), type, ranks);
-        it.for_all = for_all;
+        it.whom = whom;
         it.epilogue = epilogue;
         it.check(*world);
       }

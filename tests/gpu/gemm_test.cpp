@@ -38,10 +38,11 @@ class GemmTest : public ::testing::TestWithParam<GemmFamily> {
   }
 
   /// Tests one problem for each kernel of the family; `shape` draws it.
-  void expect_each(const std::function<ProductShape(Random&, const GemmInstance&)>& shape) const {
+  void expect_each(const std::function<ProductShape(Random&, const GemmInstance&)>& shape,
+                   GemmKind kind = GemmKind::plain) const {
     Random random(1);
     unsigned seed = 0;
-    for (const GemmInstance& instance : gemm_instances(GetParam())) {
+    for (const GemmInstance& instance : gemm_instances(GetParam(), kind)) {
       RandomGemm product(++seed, instance, shape(random, instance));
       const Stream stream;
       launch(instance, product.args(), stream);
@@ -169,19 +170,32 @@ TEST_P(GemmTest, SumsKInParts) {
 TEST_P(GemmTest, AddsPartsToOwnTiles) {
   for (const int parts : {1, 2, 7})
     for (const int k_parts : {1, 3})
-      expect_each([&](Random& random, const GemmInstance& instance) {
-        ProductShape shape = ragged(random, instance);
-        shape.summed = parts;
-        if (instance.splits && k_parts > 1) shape.k = 8 * draw(random, 1, 150), shape.k_parts = k_parts;
-        shape.bias = draw(random, 0, 2) == 0;
-        if (draw(random, 0, 2) == 0) shape.activate = Activate::relu;
-        const bool apart = draw(random, 0, 1) == 1;
-        shape.out = {.layout = apart ? Layout::by_row : Layout{},
-                     .piece_rows = 16,
-                     .dests = apart ? 3 : 1,
-                     .alike = true};
-        return shape;
-      });
+      expect_each(
+          [&](Random& random, const GemmInstance& instance) {
+            ProductShape shape = ragged(random, instance);
+            shape.summed = parts;
+            if (instance.splits && k_parts > 1) shape.k = 8 * draw(random, 1, 150), shape.k_parts = k_parts;
+            shape.bias = draw(random, 0, 2) == 0;
+            if (draw(random, 0, 2) == 0) shape.activate = Activate::relu;
+            const bool apart = draw(random, 0, 1) == 1;
+            shape.out = {.layout = apart ? Layout::by_row : Layout{},
+                         .piece_rows = 16,
+                         .dests = apart ? 3 : 1,
+                         .alike = true};
+            return shape;
+          },
+          GemmKind::sums);
+}
+
+/// Kernels of sm90 without the code of sums refuse them.
+TEST_P(GemmTest, RefusesSumsInOtherKernels) {
+  if (GetParam() == GemmFamily::sm80) GTEST_SKIP() << "plain kernels of sm80 serve sums";
+  const GemmInstance& instance = gemm_instances(GetParam()).front();
+  ProductShape shape;
+  shape.summed = 1;
+  RandomGemm product(1, instance, shape);
+  GemmParams params;
+  EXPECT_EQ(instance.prepare(product.args(), &params), cudaErrorInvalidValue);
 }
 
 TEST_P(GemmTest, RefusesPiecesOfATransposedA) {

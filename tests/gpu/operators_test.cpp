@@ -105,6 +105,10 @@ Params draw_peer_params(Dice& dice, const Problem& problem) {
   params.mover = one_of(dice, {Mover::copy_engine, Mover::store});
   params.comm_order = one_of(dice, {CommOrder::ring, CommOrder::reverse, CommOrder::interleaved});
   if (!problem.traits().shards_a() && chance(dice, 20)) params.comm_order = CommOrder::same;
+  const bool owners_can_add = problem.traits().reduces() && !params.stage_fp32 && !params.one_shot &&
+                              (params.helpers <= 0 || params.unregistered) && problem.world > 1 &&
+                              (problem.traits().chains() || problem.m > 256);  // more than one row of tiles
+  if (owners_can_add && chance(dice, 50)) params.sums = SumsIn::epilogue;
   return params;
 }
 

@@ -80,15 +80,21 @@ class Placed {
   }
   bool by_tile() const { return choice_.layout == Layout::by_tile; }
 
-  Route to_device() {
+  /// `shift(m, d)`: bytes that a kernel adds to addresses by row at a destination, taken off here.
+  template <class Shift>
+  Route to_device(const Shift& shift) {
     memory = upload(image);
     Route route;
     route.base = memory.get<char>() + choice_.odd * size_;
     route.row_bytes = stride_ * size_;
     if (choice_.layout == Layout::matrix) return route;
     std::vector<char*> table;
-    for (const std::int64_t block : blocks_)
-      table.push_back(block < 0 ? nullptr : memory.get<char>() + block * size_);
+    for (std::size_t i = 0; i < blocks_.size(); ++i) {
+      const auto dests = static_cast<std::size_t>(choice_.dests);
+      const auto m = static_cast<int>(i / dests / static_cast<std::size_t>(pieces()));
+      const std::int64_t off = by_tile() ? 0 : shift(m, static_cast<int>(i % dests));
+      table.push_back(blocks_[i] < 0 ? nullptr : memory.get<char>() + blocks_[i] * size_ - off);
+    }
     table_ = upload(table);
     route.table = table_.get<char*>();
     route.piece_rows = choice_.piece_rows;
@@ -96,6 +102,10 @@ class Placed {
     route.dests = choice_.dests;
     route.by_tile = by_tile();
     return route;
+  }
+
+  Route to_device() {
+    return to_device([](int, int) { return 0; });
   }
 
   std::vector<char> image;  ///< expected content of the memory

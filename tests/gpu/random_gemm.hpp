@@ -111,7 +111,11 @@ class RandomGemm {
     if (shape_.rows_anywhere) args.a_first = first_.get<std::int32_t>();
     args.order = order_.get<TileAt>();
     args.positions = static_cast<std::int32_t>(grid_.order.size());
-    args.out = out_->to_device();
+    // Sums of a call's matrix are at a distance from the addresses in the table.
+    const std::int64_t shift = shape_.summed > 0 ? 1 << 20 : 0;
+    const int moved = draw(random_, 0, shape_.out.dests);
+    args.out =
+        out_->to_device([&](int m, int d) { return !is_part(m) && d < moved ? shift : std::int64_t{0}; });
     if (shape_.summed > 0) {
       std::vector<Route> routes;
       for (RandomMatrix& part : parts_)
@@ -121,6 +125,8 @@ class RandomGemm {
       routes_ = upload(routes);
       args.sums = {.count = shape_.summed,
                    .parts = routes_.get<Route>(),
+                   .shift = shift,
+                   .moved = args.out.table != nullptr ? moved : 0,
                    .owners = owners_,
                    .turn = turn_,
                    .own = owners_ - 1};

@@ -82,15 +82,73 @@ bool await_another_band(Plan& plan, Dice& dice) {
 
 bool store_to_other_rows(Plan& plan, Dice& dice) {
   return change_sums(plan, dice, [](Gemm& g) {
-    RowMap& rows = std::get<placement::Matrix>(g.sums.to.form).rows;
-    rows.base += 1;
+    for (Placement& to : g.sums.to) std::get<placement::Matrix>(to.form).rows.base += 1;
   });
 }
 
 bool store_to_one_rank_less(Plan& plan, Dice& dice) {
   return plan.problem().op == Op::gemm_allreduce && change_sums(plan, dice, [](Gemm& g) {
-           std::get<placement::Matrix>(g.sums.to.form).ranks.pop_back();
+           auto& ranks = std::get<placement::Matrix>(g.sums.to.back().form).ranks;
+           if (ranks.size() > 1)
+             ranks.pop_back();
+           else
+             g.sums.to.pop_back();
          });
+}
+
+/// Sums of several places: the own output, and memory of the peers.
+bool change_places(Plan& plan, Dice& dice, const std::function<void(Gemm&)>& spoil) {
+  return change<Gemm>(plan, dice, [](const At&, const Gemm& g) { return g.sums.to.size() > 1; }, spoil);
+}
+
+bool store_to_one_place_less(Plan& plan, Dice& dice) {
+  return change_places(plan, dice, [&](Gemm& g) {
+    g.sums.to.erase(g.sums.to.begin() + static_cast<std::ptrdiff_t>(any_of(dice, g.sums.to.size())));
+  });
+}
+
+bool shift_a_place(Plan& plan, Dice& dice) {
+  return change_places(plan, dice, [&](Gemm& g) {
+    Slice& slice = g.sums.to[any_of(dice, g.sums.to.size())].slice;
+    slice.row += slice.row > 0 ? -1 : 1;
+  });
+}
+
+bool store_to_peers_outputs(Plan& plan, Dice& dice) {
+  return change_places(plan, dice,
+                       [](Gemm& g) { g.sums.to.back().slice.buffer = g.sums.to.front().slice.buffer; });
+}
+
+/// The pass that copies other ranks' sums to the output.
+bool change_fills(Plan& plan, Dice& dice, const std::function<void(Elementwise&)>& spoil) {
+  const auto fills = [](const Elementwise& pass) {
+    const auto* const at = std::get_if<placement::Matrix>(&pass.to.form);
+    return at != nullptr && at->rows.without >= 0;
+  };
+  return change<Elementwise>(
+      plan, dice, [&](const At&, const Elementwise& pass) { return fills(pass); }, spoil);
+}
+
+bool fill_the_own_rows_too(Plan& plan, Dice& dice) {
+  return change_fills(plan, dice, [](Elementwise& pass) {
+    for (Placement* at : {&pass.from.front(), &pass.to}) {
+      RowMap& rows = std::get<placement::Matrix>(at->form).rows;
+      rows.without = rows.without > 0 ? rows.without - 1 : rows.without + 1;
+    }
+  });
+}
+
+bool fill_other_rows(Plan& plan, Dice& dice) {
+  return change_fills(plan, dice, [](Elementwise& pass) {
+    RowMap& rows = std::get<placement::Matrix>(pass.from.front().form).rows;
+    rows.without = rows.without > 0 ? rows.without - 1 : rows.without + 1;
+  });
+}
+
+bool fill_too_early(Plan& plan, Dice& dice) {
+  return change_fills(plan, dice, [](Elementwise& pass) {
+    for (std::uint32_t& target : pass.gates.front().targets) target -= target > 0 ? 1 : 0;
+  });
 }
 
 bool say_the_pass_rounds(Plan& plan, Dice&) {
@@ -125,6 +183,12 @@ const Mutation mutations[] = {{"forget a part", forget_part},
                               {"await another band", await_another_band},
                               {"store sums to other rows", store_to_other_rows},
                               {"store sums to one rank less", store_to_one_rank_less},
+                              {"store sums to one place less", store_to_one_place_less},
+                              {"shift a place of sums", shift_a_place},
+                              {"store sums to outputs of peers", store_to_peers_outputs},
+                              {"fill own rows too", fill_the_own_rows_too},
+                              {"fill other rows", fill_other_rows},
+                              {"fill too early", fill_too_early},
                               {"say that a pass sums", say_the_pass_rounds},
                               {"finish parts", finish_parts},
                               {"count own tiles as parts", count_sums_as_parts}};

@@ -41,6 +41,7 @@ std::optional<Plan> draw_plan(Dice& dice, const Problem& p) {
   machine.workers += 3;
   auto params = std::get<FusedParams>(random_params(dice, p, Mechanism::fused));
   if (chance(dice, 10)) params.comm_order = p.traits().shards_a() ? CommOrder::ring : CommOrder::same;
+  if (p.op == Op::gemm_allreduce && chance(dice, 80)) params.unregistered = true;
   params.sums = SumsIn::epilogue;
   params.stage_fp32 = params.one_shot = false;
   const auto plan = plan_fused(p, machine, params);
@@ -98,8 +99,8 @@ Plan in_two_steps(Plan plan) {
   for_each_step(Plan(plan), [&](const At& at, const Step& step) {
     const auto* gemm = std::get_if<Gemm>(&step);
     if (gemm == nullptr || !sums(at, *gemm)) return;
-    rows[static_cast<std::size_t>(at.rank)] = gemm->sums.to.slice.rows;
-    cols = gemm->sums.to.slice.cols;
+    rows[static_cast<std::size_t>(at.rank)] = gemm->sums.to.front().slice.rows;
+    cols = gemm->sums.to.front().slice.cols;
   });
   for (const char* name : {"kept", "zeros"})
     plan.buffers.push_back({name, Role::internal, DType::f32, rows, cols});
@@ -111,10 +112,10 @@ Plan in_two_steps(Plan plan) {
     pass.epilogue = std::exchange(gemm.epilogue, {});
     pass.bias = std::exchange(gemm.bias, {});
     pass.from = gemm.sums.from;
-    pass.to = gemm.sums.to;
+    std::vector<Placement> places = std::exchange(gemm.sums.to, {});
     Placement own{whole(plan, kept, at.rank), gemm.sums.from.front().form};
     pass.from.insert(pass.from.begin(), own);
-    gemm.sums.to = own;
+    gemm.sums.to = {own};
     gemm.sums.from = {{whole(plan, zeros, at.rank), own.form}};
     // The pass notifies of sums, and the GEMM of parts.
     const TileGate parts = gemm.gates.back();
@@ -129,21 +130,30 @@ Plan in_two_steps(Plan plan) {
       if (parts.targets[group] == 0) continue;
       pass.first = group == 0 ? 0 : parts.ends[group - 1];
       pass.count = parts.ends[group] - pass.first;
-      ++next.step;
-      insert_step(plan, next, pass);
+      for (const Placement& to : places) {  // the last one is stored before the sums are notified of
+        Elementwise one = pass;
+        one.to = to;
+        if (&to != &places.back()) one.notify.clear();
+        ++next.step;
+        insert_step(plan, next, one);
+      }
     }
   });
   return plan;
 }
 
 TEST(TileSums, AreProvenAndRightToTheBit) {
-  int planned = 0;
+  int planned = 0, at_several_places = 0;
   for (int seed = 0; planned < 120 && seed < 1000; ++seed) {
     Dice dice(static_cast<std::uint64_t>(seed));
     const Problem p = draw_problem(dice, static_cast<int>(dice.size(2, 5)));
     const auto plan = draw_plan(dice, p);
     if (!plan) continue;
     ++planned;
+    for_each_step(Plan(*plan), [&](const At& at, const Step& step) {
+      const auto* gemm = std::get_if<Gemm>(&step);
+      at_several_places += at.rank == 0 && gemm != nullptr && gemm->sums.to.size() > 1 ? 1 : 0;
+    });
     for (const Setting setting : {Setting::alone, Setting::context}) {
       const Proof proof = verify(*plan, setting);
       ASSERT_TRUE(proof) << describe(p) << ": " << proof.rule << ": " << proof.failure << "\n"
@@ -160,6 +170,7 @@ TEST(TileSums, AreProvenAndRightToTheBit) {
     ASSERT_TRUE(run.same_bits(HostRun(p, reference), *plan)) << describe(p) << "\n" << to_text(*plan);
   }
   EXPECT_EQ(planned, 120) << "too few problems have such a plan";
+  EXPECT_GE(at_several_places, 5) << "too few all-reduces of matrices that peers cannot reach";
 }
 
 }  // namespace

@@ -380,7 +380,9 @@ TEST(FusedPlan, OneShotOfTwoRanksIsForFewSums) {
   };
   EXPECT_TRUE(in_one_shot(64, 1024));
   EXPECT_FALSE(in_one_shot(2048, 1024)) << "twice the sums, and as many bytes";
-  EXPECT_TRUE(in_one_shot(2048, 1024, {.unregistered = true})) << "two hops would fill the output";
+  EXPECT_FALSE(in_one_shot(2048, 1024, {.unregistered = true})) << "epilogues store own rows to the output";
+  EXPECT_TRUE(in_one_shot(2048, 1024, {.sums = SumsIn::pass, .unregistered = true}))
+      << "behind a pass, two hops would fill the output";
   EXPECT_FALSE(in_one_shot(512, 1024, {.stage_fp32 = true})) << "twice the bytes";
   EXPECT_TRUE(in_one_shot(512, 1024));
 }
@@ -396,6 +398,21 @@ TEST(FusedPlan, AsManySumForAllAsKeepUpWithTheProduct) {
   EXPECT_EQ(helpers(Op::gemm_allreduce, 2048, 3584), 4) << "of few waves each helper costs one";
   EXPECT_EQ(helpers(Op::gemm_reducescatter, 8192, 3584), 4);
   EXPECT_EQ(helpers(Op::gemm_reducescatter, 8192, 1024), 16) << "the product has time";
+}
+
+TEST(FusedPlan, IdleWorkersOfTheLastWaveCopySumsOfTheOtherRank) {
+  const Machine machine = machine_from_spec("h200x8");
+  const auto helpers = [&](int world, std::int64_t m, std::int64_t k, std::int32_t asked = 0) {
+    return chosen(*plan_fused(large(Op::gemm_allreduce, world, m, k), machine,
+                              {.helpers = asked, .sums = SumsIn::epilogue, .unregistered = true}))
+        .helpers;
+  };
+  EXPECT_EQ(helpers(2, 2048, 3584), 4) << "512 tiles: 128 workers take as many waves as 132";
+  EXPECT_EQ(helpers(2, 2048, 14336), 2) << "more would be idle";
+  EXPECT_EQ(helpers(2, 8192, 1024), 0) << "links hold the sums back";
+  EXPECT_EQ(helpers(2, 4224, 3584), 0) << "all workers have a tile in the last wave";
+  EXPECT_EQ(helpers(4, 2048, 14336), 0) << "sums arrive in the last quarter";
+  EXPECT_EQ(helpers(4, 2048, 14336, 6), 6);
 }
 
 TEST(FusedPlan, AScatterEndsWithAWaveOfOwnTilesWhereLinksKeepUp) {

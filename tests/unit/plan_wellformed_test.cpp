@@ -137,6 +137,7 @@ const Case cases[] = {
      "but the grid 4 of gate and up each"},
     {"RowMap", [](Plan& p) { gemm(p).a_rows.stride = 5, gemm(p).a_rows.limit = 9; },
      "a_rows: reaches row 9 of 8"},
+    {"RowMapWithout", [](Plan& p) { gemm(p).a_rows.without = 7; }, "a_rows: leaves out shard 7 of "},
     {"RowMapShort", [](Plan& p) { gemm(p).a_rows.len = 3; }, "a_rows: maps 6 rows, but the grid has 8"},
     {"RowMapBlock", [](Plan& p) { gemm(p).a_rows.block = 0; }, "a_rows: block 0"},
     {"RowMapHuge", [](Plan& p) { gemm(p).a_rows.base = INT64_MAX; },

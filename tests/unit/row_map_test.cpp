@@ -17,17 +17,18 @@ using test::Dice;
 /// `block` of them rank j's.
 std::vector<std::int64_t> listed(const RowMap& map) {
   std::vector<std::int64_t> rows;
+  const auto shard = [&](int rank) { return map.without >= 0 && rank >= map.without ? rank + 1 : rank; };
   for (std::int64_t done = 0; map.pitch > 0 && done < map.len; done += map.block)  // padded blocks
     for (int rank = 0; rank < map.world; ++rank)
       for (std::int64_t i = 0; i < map.pitch; ++i) {
-        const std::int64_t row = rank * map.stride + map.base + done + i;
+        const std::int64_t row = shard(rank) * map.stride + map.base + done + i;
         rows.push_back(i < std::min(map.block, map.len - done) && row < map.limit ? row : -1);
       }
   for (std::int64_t done = 0; map.pitch == 0 && done < map.len; done += map.block) {
     const std::int64_t size = std::min(map.block, map.len - done);
     for (int rank = 0; rank < map.world; ++rank)
       for (std::int64_t i = 0; i < size; ++i) {
-        const std::int64_t row = rank * map.stride + map.base + done + i;
+        const std::int64_t row = shard(rank) * map.stride + map.base + done + i;
         rows.push_back(row < map.limit ? row : -1);
       }
   }
@@ -66,6 +67,7 @@ TEST(RowMap, AnyMapIsItsList) {
     map.base = dice.size(0, 5);
     map.limit = dice.size(0, map.world * 45);
     if (dice.size(0, 2) == 0) map.pitch = larger(smaller(map.block, map.len), 1) + dice.size(0, 4);
+    if (dice.size(0, 2) == 0) map.without = static_cast<std::int32_t>(dice.size(0, map.world));
     expect_consistent(map, dice);
   }
 }

@@ -2,10 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 
 #include "shingle/base/error.hpp"
 #include "shingle/plan/json.hpp"
+#include "shingle/plan/placement.hpp"
 #include "shingle/plan/print.hpp"
 #include "shingle/planner/planner.hpp"
 #include "shingle/verify/wellformed.hpp"
@@ -32,13 +34,14 @@ TEST(TileSums, OwnTilesAreSumsAndTheOthersAreNot) {
     const Gemm& step = summing(plan, rank);
     for (std::int64_t row = 0; row < 12; row += 2) {
       EXPECT_EQ(is_sum(step, row), row / 4 == rank) << "row " << row << " on rank " << rank;
-      EXPECT_EQ(&stored_at(step, row), row / 4 == rank ? &step.sums.to : &step.out);
+      EXPECT_EQ(stored_at(step, row).data(), row / 4 == rank ? step.sums.to.data() : &step.out);
+      EXPECT_EQ(stored_at(step, row).size(), 1u);
     }
   }
   Gemm none = gemm(plan);
   none.sums = {};
   EXPECT_FALSE(is_sum(none, 4));
-  EXPECT_EQ(&stored_at(none, 4), &none.out);
+  EXPECT_EQ(stored_at(none, 4).data(), &none.out);
 }
 
 TEST(TileSums, RoundTripThroughJson) {
@@ -71,6 +74,43 @@ TEST(TileSums, AreDescribed) {
               HasSubstr("rounded once to bf16 for their way; a row's owner adds them to its own in "
                         "fp32, in rank order, bit-identical from run to run, and rounds the sum "
                         "once to bf16"));
+}
+
+/// An all-reduce whose outputs peers cannot reach.
+Plan kept_and_sent() {
+  return plan_fused(own_sums_problem(Op::gemm_allreduce, 3), own_sums_machine(3),
+                    {.sums = SumsIn::epilogue, .unregistered = true})
+      .value();
+}
+
+TEST(TileSums, GoToTheOwnOutputAndToInternalMemoryOfPeers) {
+  Plan plan = kept_and_sent();
+  const std::vector<Placement>& to = gemm(plan).sums.to;
+  ASSERT_EQ(to.size(), 2u);
+  EXPECT_EQ(to[0].slice, (Slice{find_buffer(plan, Role::out), 1, 4, 4, 0, 12}));
+  EXPECT_TRUE(replicas(to[0]).empty());
+  EXPECT_EQ(plan.buffers[static_cast<std::size_t>(to[1].slice.buffer)].role, Role::internal);
+  EXPECT_EQ(std::get<placement::Matrix>(to[1].form).ranks, (std::vector<std::int32_t>{2, 0}));
+  EXPECT_EQ(stored_at(gemm(plan), 4).size(), 2u);
+  EXPECT_EQ(plan_from_json(to_json(plan)), plan);
+  EXPECT_THAT(describe(plan, gemm(plan)),
+              HasSubstr(" -> out[4:8]@1 (rows 0:4 of 3 shards, padded to 4) and sums[4:8]@1@2,0 (rows 0:4 of "
+                        "3 shards, padded to 4), parts await"));
+}
+
+TEST(TileSums, OnlyRowsOfOtherRanksAreCopiedToTheOutput) {
+  Plan plan = kept_and_sent();
+  const auto& pass = std::get<Elementwise>(plan.ranks[1].lanes[0].steps.back());
+  std::vector<std::int64_t> rows;
+  for (std::int64_t at = 0; at < pass.grid.positions(); ++at)
+    for_each_piece(pass.to, pass.grid, nullptr, at, [&](const Piece& piece) {
+      EXPECT_EQ(piece.rank, 1);
+      if (piece.col == 0)
+        for (std::int64_t i = 0; i < piece.rows; ++i) rows.push_back(piece.row + i);
+    });
+  std::ranges::sort(rows);
+  EXPECT_EQ(rows, (std::vector<std::int64_t>{0, 1, 2, 3, 8, 9, 10, 11}));
+  EXPECT_THAT(describe(plan, pass), HasSubstr("sums@1 (rows 0:4 of 2 shards without 1, padded to 4)"));
 }
 
 struct Case {
@@ -136,14 +176,30 @@ const Case cases[] = {
      "sums.from[0].slice: 8 columns, but 12 are placed"},
     {"PartByIndex", [](Gemm& g) { g.sums.from[0].form = placement::Indexed{g.sums.from[0].slice}; },
      "sums.from[0]: indexed; expected rows of a matrix"},
-    {"SumsOverParts", [](Gemm& g) { g.sums.to = g.sums.from[1]; },
-     "sums.from[0]: sums are stored to 'staging', where parts lie"},
+    {"SumsOverParts", [](Gemm& g) { g.sums.to[0] = g.sums.from[1]; },
+     "sums.to[0]: sums are stored to 'staging', where parts lie"},
     {"SumsToAnInput",
      [](Gemm& g) {
-       Placement& to = g.sums.to;
+       Placement& to = g.sums.to[0];
        to.slice = g.b;
      },
-     "sums.to: stores to 'b', an input of the user"},
+     "sums.to[0].slice: stores to 'b', an input of the user"},
+    {"NoPlace", [](Gemm& g) { g.sums.to.clear(); }, "sums.to: no place for the sums"},
+    {"PlaceTwice", [](Gemm& g) { g.sums.to.push_back(g.sums.to[0]); },
+     "sums.to[1]: stored to 'out' of rank 1 twice"},
+    {"OtherRowsInAPlace",
+     [](Gemm& g) {
+       g.sums.to.push_back(g.sums.to[0]);
+       RowMap& rows = std::get<placement::Matrix>(g.sums.to[1].form).rows;
+       rows.limit -= 1;
+     },
+     "sums.to[1]: other rows than in the first place"},
+    {"OwnersWithoutARank",
+     [](Gemm& g) {
+       RowMap& rows = std::get<placement::Owners>(g.out.form).rows;
+       rows.without = 3;
+     },
+     "out: leaves out shard 3, so own tiles cannot be told"},
     {"OtherTilesAwaitParts", [](Gemm& g) { g.gates.back().targets.front() = 1; },
      "gates[0].targets: 1 for group 0, which has "},
 };

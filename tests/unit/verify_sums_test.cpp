@@ -94,15 +94,43 @@ TEST(VerifySums, WithoutAGate) {
 TEST(VerifySums, StoredToOtherRows) {
   for (const Plan& plan : plans())
     expect_sums_refused(plan, "", [](Gemm& g) {
-      RowMap& rows = std::get<placement::Matrix>(g.sums.to.form).rows;
-      rows.base += 1;
-      rows.limit = g.sums.to.slice.rows;
+      for (Placement& to : g.sums.to) {
+        RowMap& rows = std::get<placement::Matrix>(to.form).rows;
+        rows.base += 1;
+        rows.limit = to.slice.rows;
+      }
     });
 }
 
 TEST(VerifySums, NotStoredOnARank) {
   expect_sums_refused(with_own_sums(Op::gemm_allreduce, 3), "content",
-                      [](Gemm& g) { std::get<placement::Matrix>(g.sums.to.form).ranks.pop_back(); });
+                      [](Gemm& g) { std::get<placement::Matrix>(g.sums.to[0].form).ranks.pop_back(); });
+}
+
+Plan kept_and_sent(int world) {
+  return plan_fused(own_sums_problem(Op::gemm_allreduce, world), own_sums_machine(world),
+                    {.sums = SumsIn::epilogue, .unregistered = true})
+      .value();
+}
+
+TEST(VerifySums, AreProvenAtSeveralPlaces) {
+  for (int world = 2; world <= 5; ++world)
+    for (const Setting setting : {Setting::alone, Setting::context}) {
+      const Plan plan = kept_and_sent(world);
+      const Proof proof = verify(plan, setting);
+      EXPECT_TRUE(proof.ok) << proof.rule << ": " << proof.failure << "\n" << to_text(plan);
+    }
+}
+
+TEST(VerifySums, NotStoredAtOneOfTheirPlaces) {
+  for (const bool kept : {false, true})
+    expect_sums_refused(kept_and_sent(3), "content",
+                        [&](Gemm& g) { g.sums.to.erase(kept ? g.sums.to.begin() + 1 : g.sums.to.begin()); });
+}
+
+TEST(VerifySums, StoredToAMatrixOfPeersThatNoneAwaits) {
+  expect_sums_refused(kept_and_sent(3), "",
+                      [](Gemm& g) { g.sums.to[1].slice.buffer = g.sums.to[0].slice.buffer; });
 }
 
 TEST(VerifySums, WithoutTheirEpilogue) {

@@ -6,7 +6,7 @@
 // block come from rank j's shard.
 //
 // The same map picks one rank's rows if blocks of rows are dealt to the ranks in turn. The map's `world` is
-// then the number of these blocks.
+// then the number of these blocks. A map without one rank's rows has the shards of all others.
 #pragma once
 
 #include "shingle/grid/tile_grid.hpp"
@@ -32,6 +32,8 @@ struct RowMap {
   /// Not 0: every block is padded to this many virtual rows, and the padding is phantom. If tiles divide the
   /// pitch, no tile holds rows of two ranks.
   std::int64_t pitch = 0;
+  /// Not negative: the shard of this number is left out, and `world` counts the others.
+  std::int32_t without = -1;
 
   /// Virtual row i is matrix row base + i, up to `limit`.
   SHINGLE_HD static constexpr RowMap identity(std::int64_t rows, std::int64_t base = 0) {
@@ -44,7 +46,12 @@ struct RowMap {
 
   SHINGLE_HD constexpr bool operator==(const RowMap& o) const {
     return world == o.world && block == o.block && len == o.len && stride == o.stride && base == o.base &&
-           limit == o.limit && pitch == o.pitch;
+           limit == o.limit && pitch == o.pitch && without == o.without;
+  }
+
+  /// First matrix row of the j-th shard that the map covers.
+  SHINGLE_HD constexpr std::int64_t shard_at(std::int64_t j) const {
+    return (without >= 0 && j >= without ? j + 1 : j) * stride + base;
   }
 
   /// The longest run that starts at a virtual row, of `count` rows at most.
@@ -52,7 +59,7 @@ struct RowMap {
     if (pitch > 0) {
       const std::int64_t first = virtual_row / (world * pitch) * block, i = virtual_row % pitch;
       const std::int64_t size = smaller(block, len - first);
-      const std::int64_t row = virtual_row / pitch % world * stride + base + first + i;
+      const std::int64_t row = shard_at(virtual_row / pitch % world) + first + i;
       if (i >= size || row >= limit) return {virtual_row, -1, smaller(count, pitch - i)};
       return {virtual_row, row, smaller(smaller(count, size - i), limit - row)};
     }
@@ -60,7 +67,7 @@ struct RowMap {
     const std::int64_t size = smaller(block, len - t * block);  // the last block may be short
     const std::int64_t rest = virtual_row - t * world * block;
     const std::int64_t rank = rest / size, i = rest % size;
-    const std::int64_t row = rank * stride + base + t * block + i;
+    const std::int64_t row = shard_at(rank) + t * block + i;
     const std::int64_t run = world == 1 ? smaller(count, len - virtual_row) : smaller(count, size - i);
     if (row >= limit) return {virtual_row, -1, run};
     return {virtual_row, row, smaller(run, limit - row)};

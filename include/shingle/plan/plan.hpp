@@ -284,7 +284,9 @@ struct RowGroup {
 /// in fp32, in the order of `from`. The sum passes the epilogue and is rounded once.
 struct TileSums {
   std::vector<Placement> from{};  ///< parts; empty: no tile is a sum
-  Placement to{};                 ///< where sums are stored
+  /// Where sums are stored: in each of these places. So a rank can keep its sums in a matrix that peers
+  /// cannot reach, and store them to memory of the peers.
+  std::vector<Placement> to{};
 
   bool operator==(const TileSums&) const = default;
 };
@@ -323,9 +325,10 @@ struct Gemm {
 
 /// True if a tile whose first virtual row is `row` is a sum.
 bool is_sum(const Gemm& gemm, std::int64_t row);
-/// Where a tile whose first virtual row is `row` is stored.
-inline const Placement& stored_at(const Gemm& gemm, std::int64_t row) {
-  return is_sum(gemm, row) ? gemm.sums.to : gemm.out;
+/// The places where a tile whose first virtual row is `row` is stored.
+inline std::span<const Placement> stored_at(const Gemm& gemm, std::int64_t row) {
+  if (is_sum(gemm, row)) return gemm.sums.to;
+  return {&gemm.out, 1};
 }
 
 /// Columns of op(B): those of the grid, or of gate and up for swiglu.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 
 #include "command.hpp"
 #include "cuda/kernels/gemm.hpp"
@@ -103,9 +104,11 @@ RowsOfA rows_of_a(const Gemm& step, std::int64_t stored_rows) {
   if (!step.groups.empty()) return rows_of_groups(step);
   const RowMap& map = step.a_rows;
   const TileGrid& grid = step.grid;
-  if (map.world == 1 && map.pitch == 0)
-    return {map.base, std::min(map.limit, stored_rows) - map.base, 1, grid.tile_rows, 0, {}};
-  if (map.pitch == 0 && map.world * map.block == grid.tile_rows)
+  if (map.world == 1 && map.pitch == 0) {
+    const std::int64_t first = map.shard_at(0);
+    return {first, std::min(map.limit, stored_rows) - first, 1, grid.tile_rows, 0, {}};
+  }
+  if (map.pitch == 0 && map.without < 0 && map.world * map.block == grid.tile_rows)
     return {map.base,   std::min(map.limit, stored_rows) - map.base,
             map.world,  static_cast<std::int32_t>(map.block),
             map.stride, {}};
@@ -163,12 +166,12 @@ GemmFamily family_here() {
 }
 
 /// The smallest instance that fits the grid's tiles, in the largest clusters that the grid's order allows.
-/// `group_tiles`: of a grouped product, else 0. `counted`: its rows are counted at run time.
+/// `group_tiles`: of a grouped product, else 0.
 Choice choose(const GemmArgs& args, const TileGrid& grid, const std::vector<Tile>& tiles,
-              std::int32_t group_tiles, bool counted) {
+              std::int32_t group_tiles, GemmKind kind) {
   const bool gated = args.activate == Activate::swiglu;
   std::vector<const GemmInstance*> fitting;
-  for (const GemmInstance& one : gemm_instances(family_here(), counted)) {
+  for (const GemmInstance& one : gemm_instances(family_here(), kind)) {
     if (one.type != args.type || one.transpose_a != args.transpose_a || one.transpose_b != args.transpose_b)
       continue;
     // If columns of B are contiguous in memory, halves of a tile are loaded in boxes of 64 columns.
@@ -257,8 +260,12 @@ GemmSums with_tables(GemmSums sums, const Context& context, const Gemm& step, co
   std::vector<Route> parts;
   for (const Placement& from : step.sums.from) parts.push_back(tables.route(from, tiling));
   sums.parts = context.table_memory.put(parts);
-  sums.matrix = static_cast<std::uint8_t>(
-      context.plan.buffers[static_cast<std::size_t>(step.sums.to.slice.buffer)].role);
+  for (const Placement& to : step.sums.to) {
+    const Role role = context.plan.buffers[static_cast<std::size_t>(to.slice.buffer)].role;
+    if (role == Role::internal) continue;
+    sums.matrix = static_cast<std::uint8_t>(role);
+    sums.moved += static_cast<std::int32_t>(std::max<std::size_t>(replicas(to).size(), 1));
+  }
   sums.gate = tables.gates(gates, tiling, context.rank);
   return sums;
 }
@@ -309,14 +316,25 @@ Served serve(const Plan& plan, const Gemm& step) {
     const auto fits = [&](const Slice& part) {
       return buffer(part).dtype == buffer(step.a).dtype && buffer(part).role == Role::internal;
     };
-    const Buffer &part = buffer(step.out.slice), &sum = buffer(step.sums.to.slice);
-    if (!std::ranges::all_of(parts, fits) || rows.parts > 1 || sum.dtype != part.dtype ||
-        sum.cols != part.cols)
+    const Buffer& part = buffer(step.out.slice);
+    const auto matches = [&](const Placement& to) {
+      const Buffer& sum = buffer(to.slice);
+      return sum.dtype == part.dtype && sum.cols == part.cols;
+    };
+    if (!std::ranges::all_of(parts, fits) || rows.parts > 1 || !std::ranges::all_of(step.sums.to, matches))
       throw Unsupported(
           "CUDA: parts of a sum are internal, of the type of A and as wide as the sum: use --sums pass");
+    std::set<Role> matrices;
+    for (const Placement& to : step.sums.to)
+      if (buffer(to.slice).role != Role::internal) matrices.insert(buffer(to.slice).role);
+    if (matrices.size() > 1)
+      throw Unsupported(fmt::format("CUDA: sums are stored to {} matrices of the user; expected one at most",
+                                    matrices.size()));
   }
-  served.choice =
-      choose(args, grid, served.tiles, step.groups.empty() ? 0 : step.group_tiles, step.live.buffer >= 0);
+  const GemmKind kind = step.live.buffer >= 0     ? GemmKind::counted
+                        : !step.sums.from.empty() ? GemmKind::sums
+                                                  : GemmKind::plain;
+  served.choice = choose(args, grid, served.tiles, step.groups.empty() ? 0 : step.group_tiles, kind);
   const GemmInstance* const instance = served.choice.instance;
   if (instance == nullptr)
     throw Unsupported(fmt::format("this build has no GEMM kernel for {} with tiles of {}x{} in this order{}",

@@ -15,8 +15,9 @@ std::optional<std::int64_t> contiguous_from(const Placement& at, const Tiling& t
   if (matrix == nullptr || !matrix->ranks.empty() || tiling.parts != 1 || tiling.grouped != nullptr)
     return std::nullopt;
   const RowMap& rows = matrix->rows;
-  if (rows.world != 1 || rows.pitch != 0 || rows.base + tiling.grid.rows > rows.limit) return std::nullopt;
-  return rows.base;
+  const std::int64_t first = rows.shard_at(0);
+  if (rows.world != 1 || rows.pitch != 0 || first + tiling.grid.rows > rows.limit) return std::nullopt;
+  return first;
 }
 
 /// Address of every row of a tile at every destination; null if the row has none there.
@@ -123,6 +124,20 @@ struct PieceTable {
           finer.push_back(at == nullptr ? nullptr : at + row * row_bytes);
         }
     entries = std::move(finer), piece = rows, dests = wanted;
+  }
+  /// Adds the destinations of another table of the same tiles behind its own.
+  void join(PieceTable other, std::int64_t row_bytes) {
+    const std::int64_t common = std::gcd(piece, other.piece);
+    cut(common, dests, row_bytes), other.cut(common, other.dests, row_bytes);
+    std::vector<char*> joined;
+    for (std::size_t own = 0, more = 0; own < entries.size(); own += dests, more += other.dests) {
+      const auto add = [&](const PieceTable& of, std::size_t first) {
+        const auto begin = of.entries.begin() + static_cast<std::ptrdiff_t>(first);
+        joined.insert(joined.end(), begin, begin + static_cast<std::ptrdiff_t>(of.dests));
+      };
+      add(*this, own), add(other, more);
+    }
+    entries = std::move(joined), dests += other.dests;
   }
   void put(TableMemory& memory, std::int64_t height, Route& route) const {
     route.dests = static_cast<std::int32_t>(dests);
@@ -290,8 +305,14 @@ Route Tables::route(const Gemm& step, const Tiling& tiling) const {
   std::vector<std::int64_t> of_parts, of_sums;
   for (const std::int64_t position : rows)
     (is_sum(step, tiling.rect(tiling.tile(position)).row) ? of_sums : of_parts).push_back(position);
+  std::vector<Placement> places = step.sums.to;
+  std::ranges::stable_partition(places, [&](const Placement& at) {
+    return plan.buffers[static_cast<std::size_t>(at.slice.buffer)].role != Role::internal;
+  });
   PieceTable parts = pieces_of(*this, step.out, tiling, of_parts),
-             sums = pieces_of(*this, step.sums.to, tiling, of_sums);
+             sums = pieces_of(*this, places.front(), tiling, of_sums);
+  for (std::size_t i = 1; i < places.size(); ++i)
+    sums.join(pieces_of(*this, places[i], tiling, of_sums), route.row_bytes);
   const std::int64_t piece = std::gcd(parts.piece, sums.piece);
   const std::size_t dests = std::max(parts.dests, sums.dests);
   for (PieceTable* table : {&parts, &sums}) table->cut(piece, dests, route.row_bytes);
@@ -311,10 +332,10 @@ const std::int32_t* Tables::leaving(const Gemm& step, const Tiling& tiling, int 
   const auto count = [&](std::int64_t position) {
     std::int32_t rows = 0;
     const TileRect rect = tiling.rect(tiling.tile(position));
-    for_each_piece(stored_at(step, rect.row), tiling.grid, plan.routing(), position, rect,
-                   [&](const Piece& piece) {
-                     if (piece.rank != rank) rows += static_cast<std::int32_t>(piece.rows);
-                   });
+    for (const Placement& to : stored_at(step, rect.row))
+      for_each_piece(to, tiling.grid, plan.routing(), position, rect, [&](const Piece& piece) {
+        if (piece.rank != rank) rows += static_cast<std::int32_t>(piece.rows);
+      });
     return rows;
   };
   std::vector<std::int32_t> rows, by_row_of_tiles(static_cast<std::size_t>(tiling.grid.tiles_m()), -1);

@@ -57,7 +57,8 @@ struct Tables {
   /// The GEMM requires the same row layout at all destinations. A Gemm step meets that, as a plan names one
   /// slice for all ranks.
   Route route(const Placement& at, const Tiling& tiling) const;
-  /// Addresses of the tiles of a product, some of which may be sums. Both have the same layout of rows.
+  /// Addresses of the tiles of a product, some of which may be sums. Both have the same layout of rows. Sums
+  /// have the destinations of their places one after another, those in matrices of the user first.
   Route route(const Gemm& step, const Tiling& tiling) const;
   /// Number of rows of each tile that are stored on other ranks, summed over destinations; null if there are
   /// none.

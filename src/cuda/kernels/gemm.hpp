@@ -39,9 +39,10 @@ struct SplitK {
 struct GemmSums {
   std::int32_t count = 0;        ///< parts of a tile; 0: no tile is a sum
   const Route* parts = nullptr;  ///< in device memory, in the order of the sum
-  std::int64_t shift = 0;        ///< bytes, added to the addresses of sums
-  std::uint8_t matrix = 0;       ///< role of the matrix that sums are stored to
-  GateTable gate;                ///< awaited before the parts of a sum are read
+  std::int64_t shift = 0;        ///< bytes, added to the addresses of sums at the first `moved` destinations
+  std::int32_t moved = 0;        ///< destinations in a matrix of the user; the others are in internal memory
+  std::uint8_t matrix = 0;       ///< role of that matrix
+  GateTable gate{};              ///< awaited before the parts of a sum are read
   std::int32_t owners = 1, turn = 1, own = 0;
 
   /// True if the tiles in row m of the grid are sums.
@@ -125,6 +126,15 @@ struct CountedGemmArgs : GemmArgs {
 /// and `arrived` null. For kernels with `splits`; all other arguments must be set.
 SplitK split_k(const GemmArgs& args, std::int64_t parts);
 
+/// What a kernel can do beside multiply. Kernels of sm90 that lack the code of sums have no warp for parts,
+/// and registers left for the others.
+enum class GemmKind : std::uint8_t {
+  plain,
+  sums,     ///< for GemmSums
+  counted,  ///< for CountedGemmArgs
+};
+inline constexpr GemmKind gemm_kinds[] = {GemmKind::plain, GemmKind::sums, GemmKind::counted};
+
 /// The largest GemmInstance::params_bytes.
 inline constexpr std::size_t most_params_bytes = 2048;
 
@@ -162,9 +172,8 @@ inline constexpr GemmFamily gemm_families[] = {GemmFamily::sm80, GemmFamily::sm9
 
 /// Name of the family, as in "sm80".
 const char* name(GemmFamily family);
-/// All kernels of a family in this build; empty if the build lacks the family's architectures. `counted`:
-/// those whose arguments are CountedGemmArgs.
-const std::vector<GemmInstance>& gemm_instances(GemmFamily family, bool counted = false);
+/// All kernels of a family and a kind in this build; empty if the build lacks the family's architectures.
+const std::vector<GemmInstance>& gemm_instances(GemmFamily family, GemmKind kind = GemmKind::plain);
 /// The fastest family of this build for a compute capability.
 GemmFamily gemm_family(int major, int minor);
 

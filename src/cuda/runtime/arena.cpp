@@ -38,8 +38,8 @@ CudaArena::Calls::Calls(LocalRank& of, const CallWords& at)
   check(preload_assign_slots(), "load kernels");
   check(preload_deliveries(), "load kernels");
   check(preload_skinny(), "load kernels");
-  for (const bool counted : {false, true})
-    for (const GemmInstance& kernel : gemm_instances(family_of(of.device()), counted))
+  for (const GemmKind kind : gemm_kinds)
+    for (const GemmInstance& kernel : gemm_instances(family_of(of.device()), kind))
       check(kernel.load(), "load a GEMM kernel");
 }
 

@@ -32,9 +32,8 @@ GemmTask::GemmTask(const Plan& plan, const Gemm& step, const Memory& memory, Pro
       swiglu_(step.epilogue.activation == Activation::swiglu) {
   if (step.epilogue.bias) bias_ = memory.view(step.bias, epoch);
   if (step.live.buffer >= 0) live_ = memory.view(step.live, epoch);
-  if (step.sums.from.empty()) return;
-  sums_ = Placed(plan, memory, step.sums.to, epoch);
   for (const Placement& from : step.sums.from) parts_.emplace_back(plan, memory, from, epoch);
+  for (const Placement& to : step.sums.to) sums_.emplace_back(plan, memory, to, epoch);
 }
 
 std::int64_t GemmTask::blocks(int workers) const {
@@ -47,10 +46,10 @@ std::int64_t GemmTask::blocks(int workers) const {
 
 /// The tile at a position, without rows that have no token. Its gates have opened.
 GemmTask::OutputTile GemmTask::tile_at(std::int64_t position) const {
-  OutputTile tile{product_tile(step_, step_.grid.tile(position)), position, false, true, &out_};
+  OutputTile tile{product_tile(step_, step_.grid.tile(position)), position, false, true, {&out_, 1}};
   if (!parts_.empty()) {
     tile.sum = tile.finishes = is_sum(step_, tile.rect.row);
-    if (tile.sum) tile.out = &sums_;
+    if (tile.sum) tile.to = sums_;
   }
   if (live_.data == nullptr || tile.group == nullptr) return tile;
   const std::int64_t element = tile.group->live;
@@ -78,12 +77,14 @@ void GemmTask::run(Worker& worker, std::int64_t position, std::int64_t block, st
   } else {
     run_blocked(worker, tile, part);
   }
-  tile.out->store_again(placed(tile), part);
+  for (const Placed& at : tile.to) at.store_again(placed(tile), part, tile.first());
 }
 
 std::int64_t GemmTask::crossing(std::int64_t position) const {
   const OutputTile tile = tile_at(position);
-  return tile.out->crossing(placed(tile), step_.a.rank);
+  std::int64_t bytes = 0;
+  for (const Placed& at : tile.to) bytes += at.crossing(placed(tile), step_.a.rank);
+  return bytes;
 }
 
 /// Intersects the runs of A's rows with the pieces of the output. Drops phantom rows and rows without a
@@ -92,7 +93,7 @@ void GemmTask::find_segments(Worker& worker, const OutputTile& tile, const Block
   auto& segments = worker.segments;
   segments.clear();
   const std::int64_t first = block.row, last = block.row + block.rows;
-  tile.out->for_each_piece(placed(tile), [&](const Piece& piece) {
+  tile.first().for_each_piece(placed(tile), [&](const Piece& piece) {
     const std::int64_t from = larger(piece.tile_row, first), to = smaller(piece.tile_row + piece.rows, last);
     if (from >= to) return;
     tile.for_each_a_run(step_, from, to - from, [&](const RowRun& run) {
@@ -114,7 +115,7 @@ void GemmTask::find_parts(Worker& worker, const OutputTile& tile) const {
 
 bool GemmTask::direct(const OutputTile& tile, const std::vector<Segment>& segments) const {
   if ((tile.finishes && step_.epilogue.any()) || tile.sum) return false;
-  if (!native_ || (tile.out->type != a_.type && tile.out->type != DType::f32)) return false;
+  if (!native_ || (tile.first().type != a_.type && tile.first().type != DType::f32)) return false;
   return segments.size() <= 1 ||
          std::ranges::all_of(segments, [](const Segment& s) { return s.rows >= least_direct_rows; });
 }
@@ -123,7 +124,7 @@ void GemmTask::run_direct(Worker& worker, const OutputTile& tile, const Block& b
   const Operand b = b_operand(worker, tile, tile.rect.col + block.col, block.cols, 0);
   for (const Segment& segment : worker.segments) {
     const Operand a = a_operand(worker, {&segment, 1}, segment.rows, tile);
-    const View& out = tile.out->on(segment.out_rank);
+    const View& out = tile.first().on(segment.out_rank);
     multiply(worker, a, b, segment.rows, block.cols, out.at(segment.out_row, segment.out_col + block.col),
              out.ld, out.type);
   }
@@ -195,7 +196,7 @@ void GemmTask::finish(Worker& worker, std::span<const Segment> segments, const O
   float* x = worker.product[0].reserve<float>(0);
   float* up = swiglu_ ? worker.product[1].reserve<float>(0) : nullptr;
   for (const Segment& segment : segments) {
-    const View& out = tile.out->on(segment.out_rank);
+    const View& out = tile.first().on(segment.out_rank);
     for (std::int64_t i = 0; i < segment.rows; ++i, x += cols) {
       if (tile.sum) add_parts(worker, tile, segment.tile_row + i, col, x, cols);
       if (epilogue.bias) add(x, bias, cols);

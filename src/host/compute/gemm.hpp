@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "host/executor/memory.hpp"
@@ -43,9 +44,12 @@ class GemmTask {
   /// A tile, and how it ends.
   struct OutputTile : ProductTile {
     std::int64_t position;
-    bool sum;           ///< parts are added to the product
-    bool finishes;      ///< the epilogue applies
-    const Placed* out;  ///< where it is stored
+    bool sum;       ///< parts are added to the product
+    bool finishes;  ///< the epilogue applies
+    /// Where it is stored: computed in the first place, and copied from there to the others.
+    std::span<const Placed> to;
+
+    const Placed& first() const { return to.front(); }
   };
 
   OutputTile tile_at(std::int64_t position) const;
@@ -73,7 +77,8 @@ class GemmTask {
   const Plan& plan_;
   const Gemm& step_;
   Products& products_;
-  Placed out_, sums_;
+  Placed out_;
+  std::vector<Placed> sums_;   ///< where sums are stored
   std::vector<Placed> parts_;  ///< that sums add
   View a_, b_, bias_, live_;
   std::int64_t k_, gate_cols_;

@@ -22,16 +22,18 @@ void Placed::locate(const PlacedTile& tile, std::byte** rows) const {
   });
 }
 
-void Placed::store_again(const PlacedTile& tile, const TileRect& block) const {
-  if (replicas(at).size() < 2) return;
-  const View& first = on(first_.slice.rank);
+void Placed::store_again(const PlacedTile& tile, const TileRect& block, const Placed& first) const {
+  const bool own = &first == this;
+  if (own && replicas(at).size() < 2) return;
+  const View& source = first.on(first.first_.slice.rank);
+  const std::int64_t down = first.at.slice.row - at.slice.row, right = first.at.slice.col - at.slice.col;
   shingle::for_each_piece(at, tile.grid, tile.routing, tile.position, tile.rect, [&](const Piece& piece) {
-    if (piece.rank == first_.slice.rank) return;
+    if (own && piece.rank == first_.slice.rank) return;
     const View& other = on(piece.rank);
     const std::int64_t from = larger(piece.tile_row, block.row),
                        to = smaller(piece.tile_row + piece.rows, block.row + block.rows);
     for (std::int64_t row = piece.row + from - piece.tile_row; row < piece.row + to - piece.tile_row; ++row)
-      std::memcpy(other.at(row, piece.col + block.col), first.at(row, piece.col + block.col),
+      std::memcpy(other.at(row, piece.col + block.col), source.at(row + down, piece.col + right + block.col),
                   static_cast<std::size_t>(block.cols) * size_bytes(type));
   });
 }

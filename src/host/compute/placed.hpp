@@ -35,9 +35,10 @@ struct Placed {
   }
   /// Addresses of the tile's rows, at its first column; null: nowhere.
   void locate(const PlacedTile& tile, std::byte** rows) const;
-  /// Copies a block of the tile, in elements from its corner, from the first of the ranks that hold the same
-  /// rows to the others.
-  void store_again(const PlacedTile& tile, const TileRect& block) const;
+  /// Copies a block of the tile, in elements from its corner, to all ranks that hold the same rows: from the
+  /// first of them or, of several places of the tile, from the first rank of the `first` place.
+  void store_again(const PlacedTile& tile, const TileRect& block) const { store_again(tile, block, *this); }
+  void store_again(const PlacedTile& tile, const TileRect& block, const Placed& first) const;
   /// Bytes of the tile on ranks other than `rank`.
   std::int64_t crossing(const PlacedTile& tile, int rank) const;
 

@@ -76,12 +76,13 @@ void Interpreter::operator()(const Gemm& step) {
   const int workers = 1 + pool_.helpers();
   const std::int64_t blocks =
       task.blocks(step.resources.most > 0 ? std::min(workers, step.resources.most) : workers);
+  const auto to_others = [&](const Placement& at) { return leaves(at); };
   run_tiled({.grid = step.grid,
              .gates = step.gates,
              .notify = step.notify,
              .last = step.grid.positions(),
              .blocks = blocks,
-             .crossing = leaves(step.out) || (!step.sums.from.empty() && leaves(step.sums.to))
+             .crossing = leaves(step.out) || std::ranges::any_of(step.sums.to, to_others)
                              ? [&](std::int64_t position) { return task.crossing(position); }
                              : std::function<std::int64_t(std::int64_t)>(),
              .compute = [&](Worker& worker, std::int64_t position,

@@ -100,6 +100,7 @@ void fields(auto& f, Is<RowMap> auto& m) {
   f.optional("stride", m.stride);
   f.optional("limit", m.limit, m.base + m.len);
   f.optional("pitch", m.pitch);
+  f.optional("without", m.without, -1);
 }
 
 void fields(auto& f, Is<Loop> auto& l) {

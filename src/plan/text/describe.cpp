@@ -51,7 +51,9 @@ class Describer {
     if (sums) {
       text += "; own rows";
       for (const Placement& from : g.sums.from) text += " + " + placement(from);
-      text += epilogue(g.epilogue) + " -> " + placement(g.sums.to);
+      text += epilogue(g.epilogue);
+      for (const Placement& to : g.sums.to)
+        text += (&to == g.sums.to.data() ? " -> " : " and ") + placement(to);
     }
     return text + hooks(g.gates, g.notify) + workers(g.resources);
   }
@@ -164,9 +166,8 @@ class Describer {
 
   static std::vector<const Placement*> placements_of(const Gemm& g) {
     std::vector<const Placement*> placements{&g.out};
-    if (g.sums.from.empty()) return placements;
-    for (const Placement& from : g.sums.from) placements.push_back(&from);
-    placements.push_back(&g.sums.to);
+    for (const std::vector<Placement>* sums : {&g.sums.from, &g.sums.to})
+      for (const Placement& at : *sums) placements.push_back(&at);
     return placements;
   }
 
@@ -183,11 +184,13 @@ class Describer {
   /// Selection of virtual rows: " rows 128:256", " rows dealt in blocks of 32 to 8 ranks". Empty if it is the
   /// identity.
   static std::string rows_text(const RowMap& map) {
+    const std::string shards =
+        fmt::format("{} shards{}", map.world, map.without < 0 ? "" : fmt::format(" without {}", map.without));
     if (map.pitch > 0)
-      return fmt::format(" (rows {}:{} of {} shards, padded to {})", map.base, map.base + map.len, map.world,
+      return fmt::format(" (rows {}:{} of {}, padded to {})", map.base, map.base + map.len, shards,
                          map.pitch);
-    if (map.world > 1)
-      return fmt::format(" (rows {}:{} of {} shards, {} at a time)", map.base, map.base + map.len, map.world,
+    if (map.world > 1 || map.without >= 0)
+      return fmt::format(" (rows {}:{} of {}, {} at a time)", map.base, map.base + map.len, shards,
                          smaller(map.block, map.len));
     return map.base == 0 ? ""
                          : fmt::format(" (rows {}:{})", map.base, smaller(map.base + map.len, map.limit));

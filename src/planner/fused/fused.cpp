@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "planner/common/reach.hpp"
 #include "planner/common/symmetry.hpp"
@@ -130,9 +131,9 @@ bool wire_bound(const Machine& machine, const Product& product, double times) {
 }
 
 /// True if one shot is faster than two hops of a shard each. In one shot every rank sends its product to all
-/// ranks and sums all rows.
+/// ranks and sums all rows. `in_epilogue`: with two hops, epilogues would sum.
 bool one_shot_is_faster(const Problem& p, const Machine& machine, const FusedParams& params,
-                        const Product& product) {
+                        const Product& product, bool in_epilogue) {
   const Link& link = machine.link;
   if (!link.paced()) return false;
   const auto in_memory_us = [&](double moved) {
@@ -142,8 +143,9 @@ bool one_shot_is_faster(const Problem& p, const Machine& machine, const FusedPar
   // Summing the other ranks' rows: one read for each source, and one write.
   const double shot_us =
       link.transfer_us(product.bytes * (p.world - 1)) + in_memory_us(others * (p.world + 1));
-  // With unregistered outputs, rows that arrive in internal memory are copied to the output.
-  const double fill_us = params.unregistered ? in_memory_us(2 * product.bytes) : 0;
+  // With unregistered outputs, rows that arrive in internal memory are copied to the output. An epilogue
+  // stores the own rows there.
+  const double fill_us = params.unregistered ? in_memory_us(2 * (in_epilogue ? others : product.bytes)) : 0;
   return shot_us < 2 * link.transfer_us(others) + fill_us;
 }
 
@@ -240,6 +242,21 @@ bool own_tiles_can_wait(const Problem& p, const Product& product, bool bound) {
   return product.waves >= few && !(bound && p.op != Op::gemm_allreduce);
 }
 
+/// Number of workers that copy arriving sums to the output beside the product: those that its last wave
+/// leaves idle, but no more than keep up. Own tiles come last on every rank, so sums arrive during the time
+/// of a shard. More than two ranks, or links that do not keep up, leave helpers too little of that time.
+std::int32_t filling(const Problem& p, const Machine& machine, const FusedParams& params,
+                     const Product& product) {
+  if (params.helpers != 0) return params.helpers;
+  if (product.us == 0 || machine.pass_gbps == 0) return helpers_of(machine, params, 64);
+  if (p.world > 2 || wire_bound(machine, product, p.world - 1)) return 0;
+  const double tiles = product.waves * machine.workers;
+  const auto idle = machine.workers - static_cast<std::int32_t>(std::ceil(tiles / std::ceil(product.waves)));
+  const double copied_us = 2 * product.bytes * (p.world - 1) / p.world / (machine.pass_gbps * 1e3);
+  const double needed = std::min(copied_us / (product.us / p.world), 1.0 * machine.workers);
+  return std::min(2 * static_cast<std::int32_t>(std::ceil(needed / 2)), idle / 2 * 2);
+}
+
 /// The params that the operator uses, including the planner's choices.
 FusedParams choose(const Problem& p, const Machine& machine, const FusedParams& params) {
   FusedParams chosen;
@@ -254,24 +271,28 @@ FusedParams choose(const Problem& p, const Machine& machine, const FusedParams& 
     const bool asked =
         params.comm_order != CommOrder::automatic;  // true if the user asks for an order; one shot has none
     const Product product = product_of(p, machine, params);
-    chosen.one_shot =
-        params.one_shot || (p.op == Op::gemm_allreduce && !asked && params.sums != SumsIn::epilogue &&
-                            one_shot_is_faster(p, machine, params, product));
-    const double share = chosen.one_shot ? 1 : 1.0 / p.world;  // share of all rows that a rank sums
-    const bool for_all = p.op == Op::gemm_allreduce && !chosen.one_shot;
-    const bool bound = !p.traits().shards_a() && wire_bound(machine, product, share * (p.world - 1));
-    chosen.sums = params.sums;
-    if (params.sums == SumsIn::automatic)
-      chosen.sums = params.helpers == 0 && !asked && !why_not_in_epilogue(p, machine, chosen) &&
-                            own_tiles_can_wait(p, product, bound)
-                        ? SumsIn::epilogue
-                        : SumsIn::pass;
-    const bool in_epilogue = chosen.sums == SumsIn::epilogue;
+    const auto share = [&] { return chosen.one_shot ? 1 : 1.0 / p.world; };  // of all rows, that a rank sums
+    const auto bound_by_links = [&] {
+      return !p.traits().shards_a() && wire_bound(machine, product, share() * (p.world - 1));
+    };
+    const auto where_to_sum = [&] {
+      if (params.sums != SumsIn::automatic) return params.sums;
+      return params.helpers == 0 && !asked && !why_not_in_epilogue(p, machine, chosen) &&
+                     own_tiles_can_wait(p, product, bound_by_links())
+                 ? SumsIn::epilogue
+                 : SumsIn::pass;
+    };
+    chosen.one_shot = params.one_shot ||
+                      (p.op == Op::gemm_allreduce && !asked && params.sums != SumsIn::epilogue &&
+                       one_shot_is_faster(p, machine, params, product, where_to_sum() == SumsIn::epilogue));
+    chosen.sums = where_to_sum();
+    const bool for_all = p.op == Op::gemm_allreduce && !chosen.one_shot, bound = bound_by_links(),
+               in_epilogue = chosen.sums == SumsIn::epilogue;
     chosen.comm_order = order_of_sums(params, chosen.one_shot, in_epilogue, bound);
-    const double moved = share * (p.world + (for_all ? p.world : 1));
+    const double moved = share() * (p.world + (for_all ? p.world : 1));
     if (!in_epilogue) chosen.helpers = summing(machine, params, product, moved, bound || for_all);
     if (in_epilogue && for_all && params.unregistered && !planner::row_wise_finishing(p))
-      chosen.helpers = helpers_of(machine, params, 64);
+      chosen.helpers = filling(p, machine, params, product);
   }
   const bool fills = params.unregistered && p.op == Op::gemm_alltoall && !p.norm.enabled;
   if (p.op == Op::alltoall_gemm || fills) chosen.helpers = helpers_of(machine, params);

@@ -7,7 +7,8 @@
 //
 // For allreduce, the owner of a band stores its sums on every rank. In one shot, every rank sums all rows. If
 // ranks cannot access each other's output, sums go to an internal buffer. From there they are copied to the
-// output, band by band.
+// output, band by band. An epilogue stores the owner's sums to its output as well, so that only those of the
+// other ranks are copied.
 #include "reduction.hpp"
 
 namespace shingle::planner {
@@ -167,17 +168,20 @@ void ShardSums::sum_in_epilogue(int rank, Gemm& gemm) const {
     if (source != rank)
       gemm.sums.from.push_back(
           {build_.rows(staging_, rank, source * shard_, rows), placement::Matrix{of_shard}});
-  placement::Matrix form{of_shard};
-  if (gathers_) form.ranks = everyone(world, rank);
-  gemm.sums.to = {build_.rows(sums_, rank, gathers_ ? smaller(rank * shard_, build_.problem().m) : 0, rows),
-                  std::move(form)};
+  std::vector<std::int32_t> told{rank};  // ranks that learn of the sums
+  if (gathers_) told = everyone(world, rank);
+  if (fills_) std::erase(told, rank);
+  const std::int64_t first_row = gathers_ ? smaller(rank * shard_, build_.problem().m) : 0;
+  if (fills_)
+    gemm.sums.to.push_back({build_.rows(build_.out, rank, first_row, rows), placement::Matrix{of_shard}});
+  gemm.sums.to.push_back({build_.rows(sums_, rank, first_row, rows),
+                          placement::Matrix{of_shard, gathers_ ? told : std::vector<std::int32_t>{}}});
   if (!build_.row_wise_finishing()) {
     gemm.epilogue = build_.problem().result_epilogue();
     if (gemm.epilogue.bias) gemm.bias = build_.all(build_.bias, rank);
   }
   TileGate parts{stored_, tiles_.ends(), {}, {}, true};
-  TileNotify summed{summed_, gathers_ ? everyone(world, rank) : std::vector<std::int32_t>{rank},
-                    tiles_.ends()};
+  TileNotify summed{summed_, std::move(told), tiles_.ends()};
   TileNotify& stored = gemm.notify.front();
   std::size_t group = 0;
   for (const ShardTiles::Run& run : tiles_.runs()) {
@@ -232,25 +236,36 @@ void ShardSums::sum_in_pass(int rank) const {
 }
 
 /// Copies sums from internal memory to the output. A tile is copied when the band of its rows' owner is
-/// complete. A few helpers start as soon as a band is complete, and all workers help in the end.
+/// complete. A few helpers start as soon as a band is complete, and all workers help in the end. After sums
+/// in the epilogue only the other ranks' rows are left. These come band by band from all ranks at a time.
 void ShardSums::fill(int rank) const {
   const int world = build_.world();
+  ShardTiles tiles = tiles_;
+  if (in_epilogue_) tiles.shards -= 1, tiles.stretch = 1;
+  RowMap rows = tiles.rows();
+  if (in_epilogue_) rows.without = rank;
+  int begin = first(rank);
+  if (in_epilogue_ && begin > rank) --begin;
+  const auto owner_of = [&](const ShardTiles::Run& run) {
+    const int shard = (begin + run.place) % tiles.shards;
+    return in_epilogue_ && shard >= rank ? shard + 1 : shard;
+  };
   Elementwise pass;
-  pass.grid = tiles_.grid(first(rank));
-  pass.from.push_back({build_.all(sums_, rank), placement::Matrix{tiles_.rows()}});
-  pass.to = {build_.all(build_.out, rank), placement::Matrix{tiles_.rows()}};
+  pass.grid = tiles.grid(begin);
+  pass.from.push_back({build_.all(sums_, rank), placement::Matrix{rows}});
+  pass.to = {build_.all(build_.out, rank), placement::Matrix{rows}};
   const auto await = [&](TileGate& gate, int owner, std::int64_t band) {
     gate.entries.push_back(static_cast<std::int32_t>(owner * parts_ + band));
     gate.targets.push_back(tiles_of_sums(owner, band));
   };
-  if (tiles_.shards == world) {
-    TileGate gate{summed_, tiles_.ends(), {}};
-    for (const ShardTiles::Run& run : tiles_.runs()) await(gate, (first(rank) + run.place) % world, run.band);
+  if (in_epilogue_ || tiles.shards == world) {
+    TileGate gate{summed_, tiles.ends(), {}};
+    for (const ShardTiles::Run& run : tiles.runs()) await(gate, owner_of(run), run.band);
     pass.gates.push_back(std::move(gate));
   } else {  // a tile has rows of all owners
     for (int owner = 0; owner < world; ++owner) {
-      TileGate gate{summed_, tiles_.ends(), {}};
-      for (const ShardTiles::Run& run : tiles_.runs()) await(gate, owner, run.band);
+      TileGate gate{summed_, tiles.ends(), {}};
+      for (const ShardTiles::Run& run : tiles.runs()) await(gate, owner, run.band);
       pass.gates.push_back(std::move(gate));
     }
   }

@@ -158,8 +158,10 @@ void MemoryCheck::sum_tile(const Gemm& step, const Segment& s, std::int32_t inde
     budget_.spend(Budget::expanded, pieces_at_most(from, rect));
     add_part(from, step.grid, s, index, item, tile);
   }
-  budget_.spend(Budget::expanded, pieces_at_most(step.sums.to, rect));
-  store_tile(tile, step.grid, step.epilogue, step.bias, step.sums.to, s, index, item);
+  for (const Placement& to : step.sums.to) {
+    budget_.spend(Budget::expanded, pieces_at_most(to, rect));
+    store_tile(tile, step.grid, step.epilogue, step.bias, to, s, index, item);
+  }
 }
 
 void MemoryCheck::gemm_tile(const Gemm& step, const Segment& s, std::int32_t index, std::int64_t item) {

@@ -116,9 +116,11 @@ void StepCheck::row_map(const Field& field, const RowMap& map, std::int64_t virt
   require(map.pitch <= 0 || ceil_div(map.len, map.block) <= max_rows / map.pitch, field,
           "{} blocks of {} virtual rows are too many", ceil_div(map.len, map.block), map.pitch);
   require(virtual_rows <= map.rows(), field, "maps {} rows, but the grid has {}", map.rows(), virtual_rows);
+  require(map.without >= -1 && map.without <= map.world, field, "leaves out shard {} of {}", map.without,
+          map.world + 1);
   if (virtual_rows == 0) return;
   const std::int64_t end =
-      map.base + (map.world == 1 ? smaller(virtual_rows, map.len) : (map.world - 1) * map.stride + map.len);
+      map.shard_at(map.world - 1) + (map.world == 1 ? smaller(virtual_rows, map.len) : map.len);
   require(smaller(end, map.limit) <= rows, field, "reaches row {} of {}", smaller(end, map.limit), rows);
 }
 

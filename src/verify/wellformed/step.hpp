@@ -95,6 +95,7 @@ class StepCheck {
   void groups(const Gemm& g) const;
   void live(const Gemm& g) const;
   void sums(const Gemm& g) const;
+  void place_of_sums(const Gemm& g, std::size_t index) const;
   void rows_in_place(const Field& field, const Placement& at) const;
   void parts_of_sums(const Gemm& g, const RowMap& rows, std::size_t index) const;
   void picks(const Elementwise& e, std::size_t source) const;

@@ -1,4 +1,5 @@
 // Well-formed: products whose own tiles are sums with the parts of other ranks.
+#include <algorithm>
 #include <variant>
 
 #include "step.hpp"
@@ -28,6 +29,7 @@ void StepCheck::sums(const Gemm& g) const {
   require(rows.pitch > 0 && rows.pitch % g.grid.tile_rows == 0 && rows.base + rows.len <= rows.stride,
           {"out"}, "a tile of {} rows may have rows of two owners; expected a pitch of whole tiles, not {}",
           g.grid.tile_rows, rows.pitch);
+  require(rows.without < 0, {"out"}, "leaves out shard {}, so own tiles cannot be told", rows.without);
   for (std::size_t i = 0; i < g.sums.from.size(); ++i) {
     const Placement& from = g.sums.from[i];
     const Field part{"sums.from", i};
@@ -36,15 +38,35 @@ void StepCheck::sums(const Gemm& g) const {
     one_rank(part, from);
     placement(part, from, g.grid);
     require(is_floating(buffer(from.slice).dtype), part, "i32, which no product has");
-    require(from.slice.buffer != g.sums.to.slice.buffer, part, "sums are stored to '{}', where parts lie",
-            buffer(from.slice).name);
   }
-  rows_in_place({"sums.to"}, g.sums.to);
-  placement({"sums.to"}, g.sums.to, g.grid);
-  store({"sums.to"}, g.sums.to.slice);
-  require(is_floating(buffer(g.sums.to.slice).dtype), {"sums.to"}, "i32, which no product has");
+  require(!g.sums.to.empty(), {"sums.to"}, "no place for the sums");
+  for (std::size_t i = 0; i < g.sums.to.size(); ++i) place_of_sums(g, i);
   for (std::size_t i = 0; i < g.gates.size(); ++i)
     if (g.gates[i].of_parts) parts_of_sums(g, rows, i);
+}
+
+/// All places of a sum hold the same rows in the same type, and each buffer of a rank at most once.
+void StepCheck::place_of_sums(const Gemm& g, std::size_t index) const {
+  const Placement &to = g.sums.to[index], &first = g.sums.to.front();
+  const Field field{"sums.to", index};
+  rows_in_place(field, to);
+  placement(field, to, g.grid);
+  store(field.at("slice"), to.slice);
+  require(is_floating(buffer(to.slice).dtype), field, "i32, which no product has");
+  require(buffer(to.slice).dtype == buffer(first.slice).dtype, field, "{}, but sums are rounded once, to {}",
+          name(buffer(to.slice).dtype), name(buffer(first.slice).dtype));
+  require(std::get<placement::Matrix>(to.form).rows == std::get<placement::Matrix>(first.form).rows, field,
+          "other rows than in the first place");
+  for (const Placement& from : g.sums.from)
+    require(from.slice.buffer != to.slice.buffer, field, "sums are stored to '{}', where parts lie",
+            buffer(to.slice).name);
+  for (std::size_t i = 0; i < index; ++i) {
+    if (g.sums.to[i].slice.buffer != to.slice.buffer) continue;
+    const std::vector<std::int32_t> stored = ranks_of(g.sums.to[i], plan_.world());
+    for (const std::int32_t rank : ranks_of(to, plan_.world()))
+      require(std::ranges::find(stored, rank) == stored.end(), field, "stored to '{}' of rank {} twice",
+              buffer(to.slice).name, rank);
+  }
 }
 
 /// Parts and sums are rows of matrices.

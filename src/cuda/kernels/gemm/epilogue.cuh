@@ -54,9 +54,12 @@
 namespace shingle::cuda {
 
 /// T: the CUDA type of bias, C and (unless it is fp32) output. Rows × Cols: the tile. Warps: the MMA warps
-/// that share a tile. Counted: rows are counted at run time (live.cuh).
-template <class T, int Rows, int Cols, int Warps, bool Counted>
+/// that share a tile.
+template <class T, int Rows, int Cols, int Warps, GemmKind Kind>
 class HookedEpilogue {
+  static constexpr bool Counted = Kind == GemmKind::counted;  // rows are counted at run time (live.cuh)
+  static constexpr bool Sums = Kind == GemmKind::sums;        // own tiles may be sums (parts.cuh)
+
  public:
   using ElementC = T;
   using ElementD = T;
@@ -113,8 +116,8 @@ class HookedEpilogue {
     if (threadIdx.x != 0) return;
     shared.filled_at = ptx::cycles(), shared.least_took = ~0u;
     ptx::barrier_init(&shared.filled, Warps * 32);
-    ptx::barrier_init(&shared.emptied, args().sums.count > 0 ? 2 : 1);  // store warp, parts warp
-    shared.parts.open(Warps * 32);
+    ptx::barrier_init(&shared.emptied, Sums && args().sums.count > 0 ? 2 : 1);  // store warp, parts warp
+    if constexpr (Sums) shared.parts.open(Warps * 32);
     cutlass::arch::fence_barrier_init();
   }
 
@@ -139,8 +142,9 @@ class HookedEpilogue {
       await_emptied(index * passes());
       if (output) parts.add_others(sums, ptx::shared_address(shared_->tile.rows) + thread / 32 * 16 * stride);
     }
-    if (at.sum && output_.holds({at.m, at.n}))
-      add_parts(shared_->parts, landings_, staged(), sums, thread, slot);
+    if constexpr (Sums)
+      if (at.sum && output_.holds({at.m, at.n}))
+        add_parts(shared_->parts, landings_, staged(), sums, thread, slot);
     if (plain(at)) {
       await_emptied(index);
       staged().stage_plain(sums, thread);
@@ -178,7 +182,7 @@ class HookedEpilogue {
     for (int pass = 0; pass < passes(); ++pass) {
       __syncwarp();
       const std::uint32_t looked = may_spread() ? ptx::cycles() : 0;
-      if (!ptx::barrier_test_wait(&shared_->filled, tiles_ % 2)) count_owed(lane);
+      if (!is_filled()) count_owed(lane);
       ptx::barrier_wait(&shared_->filled, tiles_++ % 2);
       if (may_spread()) note_filled(looked, lane);
       if (leaving > 0)
@@ -197,6 +201,12 @@ class HookedEpilogue {
   }
 
  private:
+  /// True if the next fill is complete. Own tiles of peers await the pending notifies, so that kernels for
+  /// sums do not sleep here. In others the next tile is mostly filled after a short sleep.
+  CUTLASS_DEVICE bool is_filled() const {
+    return Sums ? ptx::barrier_test_wait(&shared_->filled, tiles_ % 2)
+                : ptx::barrier_try_wait(&shared_->filled, tiles_ % 2);
+  }
   /// Makes the pending notifies of the last tile. The release waits until remote stores have arrived, which
   /// takes long while links are busy. If the next tile is already staged, its first rows are stored first. By
   /// then the last rows of the earlier tile have arrived.
@@ -304,7 +314,7 @@ class HookedEpilogue {
   template <class Coordinate>
   CUTLASS_DEVICE TileSpot spot(const Coordinate& tile) const {
     const int m = cute::get<0>(tile);
-    return {order().position(cute::get<3>(tile)), m, cute::get<1>(tile), !Counted && args().sums.holds(m)};
+    return {order().position(cute::get<3>(tile)), m, cute::get<1>(tile), Sums && args().sums.holds(m)};
   }
   /// True if the work is the last part of its tile.
   template <class Coordinate>
@@ -324,11 +334,11 @@ class HookedEpilogue {
     return ends(tile) && plain(spot(tile));
   }
   CUTLASS_DEVICE int dests_of(const TileSpot& at) const {
-    return Counted ? args().out.dests : output_.dests(at);
+    return Sums ? output_.dests(at) : args().out.dests;
   }
   /// True if the sums only need rounding.
   CUTLASS_DEVICE bool plain(const TileSpot& at) const {
-    return (!Counted && output_.is_part(at)) || (args().activate == Activate::none && bare());
+    return (Sums && output_.is_part(at)) || (args().activate == Activate::none && bare());
   }
   /// True if nothing is added to the sums, and 16 bits of each are stored.
   CUTLASS_DEVICE bool bare() const {
@@ -402,11 +412,11 @@ class HookedEpilogue {
 };
 
 /// The epilogue with the interface of CUTLASS's kernel layer.
-template <class T, int Rows, int Cols, int Warps, bool Counted>
+template <class T, int Rows, int Cols, int Warps, GemmKind Kind>
 class HookedCollective : public cutlass::epilogue::collective::detail::Sm90TmaWarpSpecializedAdapter<
-                             HookedEpilogue<T, Rows, Cols, Warps, Counted>> {
+                             HookedEpilogue<T, Rows, Cols, Warps, Kind>> {
   using Adapter = cutlass::epilogue::collective::detail::Sm90TmaWarpSpecializedAdapter<
-      HookedEpilogue<T, Rows, Cols, Warps, Counted>>;
+      HookedEpilogue<T, Rows, Cols, Warps, Kind>>;
 
  public:
   using TensorStorage = typename Adapter::TensorStorage;

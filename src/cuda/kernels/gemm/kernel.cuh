@@ -2,8 +2,8 @@
 // our tile scheduler, gate and epilogue.
 //
 // Phases of a tile: the load warp awaits its gates and issues TMA loads (mainloop.cuh). The parts warp lands
-// what other ranks have of a sum (parts.cuh). The MMA warps multiply and stage the sums, and the store warp
-// stores and notifies (epilogue.cuh). Those files state the memory order.
+// what other ranks have of a sum (parts.cuh), in kernels of GemmKind::sums. The MMA warps multiply and stage
+// the sums, and the store warp stores and notifies (epilogue.cuh). Those files state the memory order.
 #pragma once
 
 #include <cstring>
@@ -28,10 +28,11 @@ static_assert(CUTLASS_MAJOR == 4 && CUTLASS_MINOR == 2,
 namespace shingle::cuda {
 
 /// Pingpong: each of the two warpgroups has its own tile, so that one's epilogue overlaps the other's main
-/// loop. Otherwise (cooperative) they share a tile. Counted: for CountedGemmArgs.
+/// loop. Otherwise (cooperative) they share a tile.
 template <class T, bool TransposeA, bool TransposeB, int Rows, int Cols, int ClusterRows, bool Pingpong,
-          bool Counted>
+          GemmKind Kind>
 struct HookedGemm {
+  static constexpr bool counted = Kind == GemmKind::counted;
   using Type = typename CutlassType<T>::type;
   using Tile = cute::Shape<cute::Int<Rows>, cute::Int<Cols>, cute::_64>;
   using Cluster = cute::Shape<cute::Int<ClusterRows>, cute::_1, cute::_1>;
@@ -39,16 +40,16 @@ struct HookedGemm {
   using LayoutB = std::conditional_t<TransposeB, cutlass::layout::ColumnMajor, cutlass::layout::RowMajor>;
   using Schedule = std::conditional_t<Pingpong, cutlass::gemm::KernelTmaWarpSpecializedPingpong,
                                       cutlass::gemm::KernelTmaWarpSpecializedCooperative>;
-  using Epilogue = HookedCollective<T, Rows, Cols, Pingpong ? 4 : 8, Counted>;
+  using Epilogue = HookedCollective<T, Rows, Cols, Pingpong ? 4 : 8, Kind>;
   using Mainloop = HookedMainloop<typename cutlass::gemm::collective::CollectiveBuilder<
                                       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Type, LayoutA, 8,
                                       Type, LayoutB, 8, float, Tile, Cluster,
                                       cutlass::gemm::collective::StageCountAutoCarveout<static_cast<int>(
                                           sizeof(typename Epilogue::SharedStorage))>,
                                       Schedule>::CollectiveOp,
-                                  Epilogue, !Counted>;
+                                  Epilogue, Kind == GemmKind::sums>;
   using Kernel = cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, Mainloop, Epilogue,
-                                                      std::conditional_t<Counted, CountedOrder, TableOrder>>;
+                                                      std::conditional_t<counted, CountedOrder, TableOrder>>;
 
   static cudaError_t prepare(const GemmArgs& args, void* params) {
     typename Kernel::Arguments to{};
@@ -75,9 +76,10 @@ struct HookedGemm {
     to.hw_info.sm_count = args.ctas;
     to.scheduler.order = args.order;
     to.scheduler.works = args.positions * split.parts;
-    if (args.sums.count > 0 && (gated || args.out_type != args.type)) return cudaErrorInvalidValue;
-    if constexpr (Counted) {
-      if (split.parts > 1 || args.early || args.sums.count > 0) return cudaErrorInvalidValue;
+    const bool sums = Kind == GemmKind::sums && !gated && args.out_type == args.type;
+    if (args.sums.count > 0 && !sums) return cudaErrorInvalidValue;
+    if constexpr (counted) {
+      if (split.parts > 1 || args.early) return cudaErrorInvalidValue;
       to.epilogue = static_cast<const CountedGemmArgs&>(args);
       to.scheduler.tiles = LiveTiles(to.epilogue);
       to.scheduler.notify = args.notify;
@@ -144,7 +146,7 @@ struct HookedGemm {
             CutlassType<T>::element,
             TransposeA,
             TransposeB,
-            !Counted,
+            !counted,
             static_cast<std::int32_t>(Kernel::MaxThreadsPerBlock),
             static_cast<std::int32_t>(Kernel::SharedStorageSize),
             static_cast<std::int32_t>(sizeof(typename Kernel::Params)),

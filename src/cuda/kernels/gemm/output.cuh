@@ -39,7 +39,8 @@ struct TileOutput {
   __device__ char* row_at(const TileSpot& tile, int row, int d) const {
     char* const at = row_of(args.out, tile, args.part_rows, row, d);
     if (at == nullptr) return nullptr;
-    return at + std::int64_t{first_col(args.out, tile, cols())} * bytes() + (tile.sum ? args.sums.shift : 0);
+    return at + std::int64_t{first_col(args.out, tile, cols())} * bytes() +
+           (tile.sum && d < args.sums.moved ? args.sums.shift : 0);
   }
   /// Address of a row of another rank's part, at the tile's column 0; null if the row has none.
   __device__ const char* part_at(const Route& from, const TileSpot& tile, int row) const {

@@ -39,10 +39,11 @@ __global__ void __launch_bounds__(Gemm::threads, 1)
   Gemm::run(args, *reinterpret_cast<typename Gemm::Shared*>(shared));
 }
 
-/// Depth: the k of one load, in each of `Stages` buffers. Two rows of warps share a tile. Counted: for
-/// CountedGemmArgs.
-template <class T, bool TransposeA, bool TransposeB, int Rows, int Cols, int Depth, int Stages, bool Counted>
+/// Depth: the k of one load, in each of `Stages` buffers. Two rows of warps share a tile. Plain kernels serve
+/// sums, too.
+template <class T, bool TransposeA, bool TransposeB, int Rows, int Cols, int Depth, int Stages, GemmKind Kind>
 struct MultistageGemm {
+  static constexpr bool Counted = Kind == GemmKind::counted;
   using Args = std::conditional_t<Counted, CountedGemmArgs, GemmArgs>;
   using Type = typename CutlassType<T>::type;
   using Tile = cutlass::gemm::GemmShape<Rows, Cols, Depth>;
