@@ -7,12 +7,14 @@
 #include <functional>
 #include <random>
 
+#include "lower/graph_fitness.hpp"
 #include "report/trace.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/plan/print.hpp"
 #include "shingle/verify/verify.hpp"
 #include "shingle/verify/wellformed.hpp"
 #include "support/host_runs.hpp"
+#include "support/sent.hpp"
 
 namespace shingle::ulysses_test {
 namespace {
@@ -33,6 +35,8 @@ std::vector<Params> forms() {
   for (const int slices : {0, 1, 2, 5}) forms.push_back(RingParams{.slices = slices});
   forms.push_back(RingParams{.engines = 1, .slices = 2});
   forms.push_back(RingParams{.engines = 3, .slices = 5, .unregistered = true});
+  forms.push_back(RingParams{.mover = Mover::store, .slices = 2});
+  forms.push_back(RingParams{.mover = Mover::store, .slices = 5, .unregistered = true});
   return forms;
 }
 
@@ -91,12 +95,18 @@ TEST(Ulysses, IsProvenForAnyRaggedShards) {
     const RingParams engines{.engines = static_cast<std::int32_t>(draw(1, 4)),
                              .slices = static_cast<std::int32_t>(draw(0, 9)),
                              .unregistered = draw(0, 1) == 1};
-    for (const Plan& plan : {plan_sequential(problem, {}).value(), plan_ring(problem, {}, ring).value(),
-                             plan_ring(problem, {}, engines).value()}) {
+    const RingParams stores{.mover = Mover::store,
+                            .slices = static_cast<std::int32_t>(draw(0, 9)),
+                            .unregistered = draw(0, 1) == 1};
+    for (const Plan& plan :
+         {plan_sequential(problem, {}).value(), plan_ring(problem, {}, ring).value(),
+          plan_ring(problem, {}, engines).value(), plan_ring(problem, {}, stores).value()}) {
       const Proof proof = verify(plan);
       ASSERT_TRUE(proof.ok) << describe(problem) << "\n"
                             << proof.rule << ": " << proof.failure << "\n"
                             << to_text(plan);
+      const Proof composed = verify(plan, Setting::context);
+      ASSERT_TRUE(composed.ok) << describe(problem) << "\n" << composed.rule << ": " << composed.failure;
       EXPECT_EQ(plan_with(problem, {}, params_of(plan)).value(), plan);
     }
   }
@@ -107,19 +117,14 @@ TEST(Ulysses, IsProvenForAnyRaggedShards) {
 TEST(Ulysses, SendsEveryElementOnce) {
   for (int world = 1; world <= 6; ++world) {
     const Problem problem = ulysses(world, 23, world * 6, world * 3, 4);
-    for (const RingParams& params : {RingParams{}, RingParams{.engines = 2}}) {
+    for (const RingParams& params :
+         {RingParams{}, RingParams{.engines = 2}, RingParams{.mover = Mover::store}}) {
       const Plan plan = plan_ring(problem, {}, params).value();
       for (int rank = 0; rank < world; ++rank) {
-        std::int64_t sent = 0;
-        for (const Lane& lane : plan.ranks[static_cast<std::size_t>(rank)].lanes)
-          for (const Step& step : lane.steps) {
-            if (const auto* copy = std::get_if<Copy>(&step)) sent += copy->from.rows * copy->from.cols;
-            if (const auto* exchange = std::get_if<Exchange>(&step))
-              for (const auto& message : exchange->sends) sent += message.slice.rows * message.slice.cols;
-          }
         const std::int64_t own = problem.a_rows(rank);
-        EXPECT_EQ(sent, own * (problem.k + 2 * problem.kv_cols()) / world * (world - 1) +
-                            (problem.m - own) * problem.k / world);
+        EXPECT_EQ(test::sent_elements(plan, rank),
+                  own * (problem.k + 2 * problem.kv_cols()) / world * (world - 1) +
+                      (problem.m - own) * problem.k / world);
       }
     }
   }
@@ -157,6 +162,29 @@ TEST(Ulysses, HasReasonsWhereItHasNoPlan) {
     EXPECT_THAT(plan.reason(), ::testing::HasSubstr("ring"));
   }
   EXPECT_FALSE(plan_ring(problem, {}, {.slices = 1 << 20}).has_value());
+  Machine apart;
+  apart.peer_memory = false;
+  const RingParams stores{.mover = Mover::store};
+  EXPECT_THAT(plan_ring(problem, apart, stores).reason(), ::testing::HasSubstr("without --mover"));
+  const RingParams both{.engines = 2, .mover = Mover::store};
+  EXPECT_THAT(plan_ring(problem, {}, both).reason(), ::testing::HasSubstr("engines = 2 and mover = store"));
+  Problem product{.op = Op::gemm_reducescatter, .world = 2, .m = 8, .n = 8, .k = 8};
+  EXPECT_THAT(plan_ring(product, {}, stores).reason(), ::testing::HasSubstr("not for gemm+reducescatter"));
+}
+
+TEST(Ulysses, TakesAnEngineIfItIsTheMover) {
+  const Problem problem = ulysses(2, 32, 4, 2, 8);
+  EXPECT_EQ(plan_ring(problem, {}, {.mover = Mover::copy_engine}).value(),
+            plan_ring(problem, {}, {.engines = 1}).value());
+}
+
+/// Stores need no copy lane, so a graph can hold their plans.
+TEST(Ulysses, IsFitForGraphsByStores) {
+  for (const std::int32_t slices : {1, 4}) {
+    const Problem problem = ulysses(3, 36, 12, 6, 8);
+    EXPECT_NE(unfit_for_graph(plan_ring(problem, {}, {.engines = 1, .slices = slices}).value()), "");
+    EXPECT_EQ(unfit_for_graph(plan_ring(problem, {}, {.mover = Mover::store, .slices = slices}).value()), "");
+  }
 }
 
 // ------------------------------------------------------------------------------------------------ wrong
@@ -292,6 +320,53 @@ TEST(UlyssesWrongPlans, CopiesOrWaitsOfEnginesLeftOut) {
     std::swap(e.from.front().slice.buffer, e.to.slice.buffer);
     return true;
   });
+}
+
+TEST(UlyssesWrongPlans, StoresOrWaitsLeftOut) {
+  for (const bool unregistered : {false, true}) {
+    const RingParams params{.mover = Mover::store, .slices = 4, .unregistered = unregistered};
+    const Plan plan = plan_ring(ulysses(3, 24, 12, 6, 4, false, {14, 10}), {}, params).value();
+    const auto leave_out = [&](Await& a, std::string_view counter) {
+      if (plan.counters[static_cast<std::size_t>(a.counter.counter)].name != counter) return false;
+      a.target = 0;
+      return true;
+    };
+    // Passes are stored in order, so what else is awaited may follow from these.
+    for (const char* const needed : {"kept", "q_arrived"})
+      expect_refused<Await>(plan, "", [&](Await& a) { return leave_out(a, needed); });
+    for (const char* const counter : {"kv_arrived", "result_arrived", "begun"}) {
+      Plan without = plan;
+      for (Lane& lane : without.ranks[0].lanes)
+        for (Step& step : lane.steps)
+          if (auto* await = std::get_if<Await>(&step)) leave_out(*await, counter);
+      EXPECT_FALSE(verify(without).ok) << counter;
+    }
+    // Heads of another rank or group.
+    expect_refused<Elementwise>(plan, "", [](Elementwise& e) {
+      Slice& from = e.from.front().slice;
+      from.col = from.col == 0 ? from.cols : 0;
+      return true;
+    });
+    // Tokens of another rank, or the memory of another rank.
+    expect_refused<Elementwise>(plan, "", [](Elementwise& e) {
+      e.to.slice.row += e.to.slice.row == 0 ? 1 : -1;
+      return true;
+    });
+    expect_refused<Elementwise>(plan, "", [](Elementwise& e) {
+      e.to.slice.rank = (e.to.slice.rank + 1) % 3;
+      return true;
+    });
+    // Results in the columns of other heads, or in the memory of another rank.
+    expect_refused<Attend>(plan, "", [](Attend& a) {
+      if (a.out.slice.rank == 0) return false;
+      a.out.slice.col = a.out.slice.col == 0 ? a.out.slice.cols : 0;
+      return true;
+    });
+    expect_refused<Attend>(plan, "", [](Attend& a) {
+      a.out.slice.rank = (a.out.slice.rank + 1) % 3;
+      return true;
+    });
+  }
 }
 
 TEST(UlyssesWrongPlans, TheBaseline) {

@@ -125,12 +125,14 @@ struct SignalParams {
 
 /// Flash-Overlap's messages around a ring.
 struct RingParams {
-  std::int32_t engines = 0;       ///< copy engines of each rank that move slices; 0: messages do
-  std::int32_t comm_workers = 0;  ///< as in SequentialParams
-  std::int32_t slices = 0;        ///< of each rank's shard of the rows
-  bool row_parallel = false;      ///< attention of all queries first, then only the projection in slices
-  bool unregistered = false;      ///< an allreduce uses messages; peers of ulysses-attention copy
-                                  ///< results to internal memory
+  std::int32_t engines = 0;        ///< copy engines of each rank that move slices; 0: messages do
+  Mover mover = Mover::automatic;  ///< of attention: `store`, workers store slices to peers; else engines, if
+                                   ///< there are any, or messages
+  std::int32_t comm_workers = 0;   ///< as in SequentialParams
+  std::int32_t slices = 0;         ///< of each rank's shard of the rows
+  bool row_parallel = false;       ///< attention of all queries first, then only the projection in slices
+  bool unregistered = false;       ///< an allreduce uses messages; peers of ulysses-attention copy
+                                   ///< results to internal memory
   bool symmetric = false;
   static const planner::ParamTable<RingParams>& table();
   bool operator==(const RingParams&) const = default;
