@@ -75,7 +75,9 @@ class SimulatedWorld final : public World {
   };
 
   void require_served(const Step& step) const {
-    if (std::holds_alternative<Attend>(step) && !parts_.attends) throw Unsupported("no attention here");
+    if ((std::holds_alternative<Attend>(step) || std::holds_alternative<AttendBackward>(step)) &&
+        !parts_.attends)
+      throw Unsupported("no attention here");
     const auto* gemm = std::get_if<Gemm>(&step);
     if (gemm == nullptr || gemm->grid.tiles() == 1 || parts_.can.tiles.empty()) return;
     EXPECT_EQ(gemm->grid.tiles(), gemm->grid.positions()) << "a phantom tile is no part of a wave";

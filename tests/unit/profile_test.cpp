@@ -306,7 +306,10 @@ TEST(Profiler, FindsWhatThreadsDo) {
   parts.machine.launch_us = 2;
   parts.machine.signal_us = 1;
   parts.machine.whole_tiles = false;
-  parts.machine.attention = {{1024, 1024, 4, false, 0.5}};
+  parts.machine.attention = {{{256, 256, 4, 64}, 0.4},
+                             {{1024, 1024, 4, 64}, 0.5},
+                             {{256, 1024, 4, 64}, 0.3},
+                             {{1024, 1024, 2, 64, false, true}, 0.2}};
   parts.machine.topology.serial = true;
   for (const std::int32_t side : {64, 128, 256, 512, 1024, 2048})
     parts.machine.tiles.push_back({side, side, 1, 2e-5 * side * side});
@@ -322,8 +325,10 @@ TEST(Profiler, FindsWhatThreadsDo) {
   const Machine found = profile(world);
   EXPECT_EQ(found.collective_workers, 0);
   EXPECT_FALSE(found.whole_tiles);
-  ASSERT_EQ(found.attention.size(), 4u);
-  for (const AttentionRate& one : found.attention) EXPECT_NEAR(one.rate, 0.5, 0.02) << one.queries;
+  ASSERT_EQ(found.attention.size(), 12u) << "three sizes, causal or not, and backward";
+  for (const AttentionRate& one : found.attention)
+    EXPECT_NEAR(one.rate, attention_rate(parts.machine, one.of), 0.04 * one.rate)
+        << one.of.queries << " " << one.of.keys << " " << one.of.causal << " " << one.of.backward;
   EXPECT_EQ(found.library_rate, 1);
   EXPECT_NEAR(found.pass_gbps, 3, 0.03);
   EXPECT_NEAR(found.reduce_gbps, 2, 0.02);
