@@ -37,7 +37,9 @@ std::int32_t DirectCopies::begin(int rank, std::int64_t number, int peer) {
 void DirectCopies::copy(int rank, std::int32_t lane, const Slice& from, const Slice& to) {
   if (!by_stores(build_)) return build_.step(rank, lane, Copy{from, to});
   Elementwise pass = build_.copy(from, to);
-  pass.resources = {1, std::max(build_.collective_workers(), 1)};
+  // Exactly so many: more would take turns on the link, and SMs from the attention meanwhile.
+  const std::int32_t workers = std::max(build_.collective_workers(), 1);
+  pass.resources = {workers, workers};
   build_.step(rank, lane, std::move(pass));
 }
 
