@@ -10,6 +10,7 @@ static std::vector<RingParams> engines_to_try(const Tuning<RingParams>& tuning) 
   if (!reach_each_other(tuning.problem.world, tuning.machine)) return {};
   RingParams other = tuning.at;
   other.engines = other.engines == 0 ? 1 : 0;
+  if (other.engines == 0 && avoids_messages(tuning.machine, tuning.fixed)) return {};
   other.mover = Mover::automatic;
   other.comm_workers = tuning.fixed.comm_workers, other.slices = tuning.fixed.slices;
   return {other};
@@ -20,9 +21,10 @@ static std::vector<RingParams> stores_to_try(const Tuning<RingParams>& tuning) {
   if (tuning.fixed.engines > 0 || !tuning.problem.traits().shards_tokens() ||
       !reach_each_other(tuning.problem.world, tuning.machine))
     return {};
-  RingParams other = tuning.fixed;
+  RingParams other = tuning.at;  // as many slices are best as with engines
   other.engines = 0;
   other.mover = Mover::store;
+  other.comm_workers = tuning.fixed.comm_workers;
   return {other};
 }
 
