@@ -24,16 +24,6 @@ int Topology::period(int world) const {
   return world % ranks == 0 ? ranks : world;
 }
 
-double scores_of(const AttentionSize& size) {
-  const auto queries = static_cast<double>(size.queries), keys = static_cast<double>(size.keys);
-  return queries * keys - (size.causal ? queries * (queries - 1) / 2 : 0);
-}
-
-double flops_of(const AttentionSize& size) {
-  const double products = size.backward ? 5 : 2;
-  return 2 * products * scores_of(size) * static_cast<double>(size.heads * size.head_dim);
-}
-
 double attention_rate(const Machine& machine, const AttentionSize& size) {
   const auto likeness = [&](const AttentionRate& one) {
     return 2 * (one.of.backward == size.backward ? 1 : 0) + (one.of.causal == size.causal ? 1 : 0);

@@ -297,12 +297,22 @@ std::vector<AttentionSize> Profiler::attentions(bool backward) const {
   return sizes;
 }
 
+/// Time that the simulator gives an attention at the rate of the fastest tile. It has waves of blocks of
+/// queries, and so the workers that are idle in the last one.
+double Profiler::full_rate_us(const Plan& plan) const {
+  Machine machine = machine_;
+  machine.attention.clear();
+  if (machine.link.gbps == 0) machine.link.gbps = 1;  // nothing is sent
+  return simulate(plan, machine).makespan_us - machine.launch_us;
+}
+
 /// Measures the multiply-add rate of attentions relative to that of the fastest tile.
 void Profiler::attention() {
-  double fastest = 0;
-  for (const TileRate& tile : machine_.tiles)
-    fastest = std::max(fastest, flops_of({tile.rows, tile.cols}, 1) / tile.us_per_k);
-  if (fastest == 0) return;
+  if (machine_.tiles.empty()) return;
+  std::vector<AttentionRate> measured;
+  const auto of = [](bool backward) {
+    return [backward](const AttentionRate& one) { return one.of.backward == backward; };
+  };
   for (const bool backward : {false, true}) {
     if (!next(backward ? "backward of attention" : "attention")) continue;
     std::vector<AttentionRate> rates;
@@ -310,19 +320,22 @@ void Profiler::attention() {
       for (AttentionSize size : attentions(backward))
         for (const bool causal : {false, true}) {
           size.causal = causal, size.backward = backward;
-          const double us = alone_us(at_one_pace(plans_.attention(size)), machine_.launch_us);
-          rates.push_back({size, shingle::flops_of(size) / machine_.workers / us / fastest});
+          const Plan plan = plans_.attention(size);
+          rates.push_back({size, full_rate_us(plan) / alone_us(at_one_pace(plan), machine_.launch_us)});
         }
     } catch (const Unsupported&) {  // the base's figures stay
       continue;
     }
-    std::erase_if(machine_.attention,
-                  [&](const AttentionRate& known) { return known.of.backward == backward; });
-    machine_.attention.insert(machine_.attention.end(), rates.begin(), rates.end());
-    const std::string text =
-        fmt::format("{} attentions, causal or not{}", rates.size(), backward ? ", and as many backward" : "");
-    note("attention", Origin::measured, text);
+    std::erase_if(machine_.attention, of(backward));
+    measured.insert(measured.end(), rates.begin(), rates.end());
   }
+  if (measured.empty()) return;
+  const bool all = machine_.attention.empty();  // nothing of the base is left
+  machine_.attention.insert(machine_.attention.begin(), measured.begin(), measured.end());
+  const std::string text =
+      fmt::format("{} attentions and {} of their backward, causal or not",
+                  std::ranges::count_if(measured, of(false)), std::ranges::count_if(measured, of(true)));
+  all ? note("attention", Origin::measured, text) : note_part("attention", Origin::measured, text);
 }
 
 }  // namespace shingle::tuning

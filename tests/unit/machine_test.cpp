@@ -145,13 +145,6 @@ TEST(Machine, RatesOfBackwardAreOnlyOfBackwardIfThereAreAny) {
   EXPECT_EQ(attention_rate(machine, {1024, 1024, 8, 128, true}), 0.4);
 }
 
-TEST(Machine, CountsTheScoresThatQueriesSee) {
-  EXPECT_EQ(scores_of({3, 5, 1}), 15);
-  EXPECT_EQ(scores_of({3, 5, 1, 128, true}), 3 + 4 + 5);
-  EXPECT_EQ(flops_of({3, 5, 2, 4}), 2 * 2 * 15 * 8);
-  EXPECT_EQ(flops_of({3, 5, 2, 4, true, true}), 2 * 5 * 12 * 8);
-}
-
 TEST(Profile, HoldsTopologyAndContention) {
   Machine machine;
   machine.name = "full";

@@ -58,12 +58,8 @@ struct AttentionSize {
   bool operator==(const AttentionSize&) const = default;
 };
 
-/// Scores of a head: of a causal attention those that its queries see.
-double scores_of(const AttentionSize& size);
-/// Multiply-adds of all heads, times two: two products of the scores' shape, in backward five.
-double flops_of(const AttentionSize& size);
-
-/// Multiply-add rate of an attention, relative to that of the fastest tile.
+/// Multiply-add rate of an attention's workers, relative to that of the fastest tile. Workers that are idle
+/// in the simulator's last wave are not part of it.
 struct AttentionRate {
   AttentionSize of{};
   double rate = 1;
