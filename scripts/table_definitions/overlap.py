@@ -173,11 +173,12 @@ def hidden(row):
 
 @table("cuda-attention", "h200x2/attention", "h200x2/ring_attention", "h200x2/ring_attention_grouped")
 def cuda_attention(*records):
-    """Times in ms and hidden parts: sequential, ring by messages, the fastest ring by copy engines, fused."""
+    """Times in ms and hidden parts: sequential, the fastest ring of each kind, fused; those that records have."""
     ways = {
         "sequential": lambda name: name == "sequential",
         "ring, messages": lambda name: name == "ring",
-        "ring, engines": lambda name: name.startswith("ring:engines"),
+        "ring, engines": lambda name: name.startswith("ring:") and "engines=" in name,
+        "ring, stores": lambda name: name.startswith("ring:") and "mover=store" in name,
         "fused": lambda name: name == "fused",
     }
     rows = []
@@ -193,4 +194,6 @@ def cuda_attention(*records):
                 cells.append(f"{us(best) / 1e3:.2f}{part}" if best else "")
             sizes = f"{m} tokens, {heads} heads" + (f" ({kv_heads} of K and V)" if kv_heads != heads else "")
             rows.append([f"{op}, {sizes}, {'causal' if causal == 'yes' else 'full'}", *cells])
-    return ["ms; hidden", *ways], rows
+    table = [["ms; hidden", *ways], *rows]
+    kept = [column for column in zip(*table) if any(column[1:])]
+    return [column[0] for column in kept], [list(cells) for cells in zip(*(column[1:] for column in kept))]

@@ -3,14 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
-#include <map>
 #include <numeric>
 #include <utility>
 
 #include "backend/agreement.hpp"
 #include "base/log.hpp"
-#include "choose.hpp"
+#include "call_plans.hpp"
 #include "largest_routing.hpp"
 #include "matrix.hpp"
 #include "plan/arena_layout.hpp"
@@ -23,11 +21,6 @@
 
 namespace shingle {
 namespace {
-
-/// True if each call of the problem brings a routing.
-bool needs_routing(const Problem& problem) {
-  return problem.traits().routes() && !problem.has_slots();
-}
 
 /// The attention to sequences of these lengths. One sequence is an attention without lengths.
 Problem with_lengths(Problem problem, std::vector<std::int64_t> lengths) {
@@ -63,20 +56,14 @@ std::string all_of(const Problem& problem) {
 }  // namespace
 
 struct Context::State {
-  /// An operator as it was declared.
-  struct Declared {
-    Problem largest{};  ///< with the largest m
-    std::optional<Params> params{};
-    std::int64_t m_step = 1;
-  };
   World& world;
   ContextOptions options;
   const Machine machine;
   std::vector<int> ranks;
   std::vector<Declared> operators;
-  std::map<std::pair<int, std::int64_t>, Params> chosen;  // by operator and power of two of m
-  std::shared_ptr<Registered> registered;                 // null: none
+  std::shared_ptr<Registered> registered;  // null: none
   std::shared_ptr<Arena> arena;
+  CallPlans plans;
   ReadyPlans ready;
   std::vector<CallMatrix> matrices;  // of the call that is being made
   std::uint32_t calls = 0;
@@ -87,6 +74,7 @@ struct Context::State {
         options(std::move(with)),
         machine(with_workers(options.profile ? *options.profile : of.machine(), options.workers)),
         ranks(of.local_ranks()),
+        plans(world, options, machine, options.registered_bytes <= 0),
         ready(options.most_plans) {
     if (!(options.timeout_us > 0))
       throw InvalidArgument(fmt::format("timeout_us = {} must be positive", options.timeout_us));
@@ -117,81 +105,33 @@ struct Context::State {
     return *arena;
   }
 
-  const Declared& declared(int op) const {
+  Declared& declared(int op) {
+    (void)find(op);
+    return operators[static_cast<std::size_t>(op)];
+  }
+  const Problem& find(int op) const {
     if (op < 0 || static_cast<std::size_t>(op) >= operators.size())
       throw InvalidArgument(
           fmt::format("operator {} is not declared: the context has {}", op, operators.size()));
-    return operators[static_cast<std::size_t>(op)];
-  }
-  const Problem& find(int op) const { return declared(op).largest; }
-
-  Params suited(Params params) const { return registered ? params : with_unregistered(std::move(params)); }
-
-  /// Mechanism and params of a problem: the same for all m between two powers of two, so that they are
-  /// searched once.
-  Params params_for(int op, const Problem& problem) {
-    if (const auto& params = declared(op).params) return suited(*params);
-    if (options.choose) return suited(options.choose(problem));
-    const auto upper = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(problem.m)));
-    const auto found = chosen.find({op, upper});
-    if (found != chosen.end()) return found->second;
-    const Problem& largest = find(op);
-    const Problem typical = needs_routing(problem) ? problem : with_m(largest, std::min(upper, largest.m));
-    ChooseOptions quick;
-    quick.tune.passes = 0;
-    quick.tune.refuses = [this](const Plan& plan) { return why_unfit(plan); };
-    const Plan plan = machine.tiles.empty() ? make_best_plan(typical, machine).value()
-                                            : choose(typical, machine, quick).value().plan;
-    const Params params = suited(params_of(plan));
-    chosen.emplace(std::pair{op, upper}, params);
-    return params;
+    return operators[static_cast<std::size_t>(op)].largest;
   }
 
-  /// Why a plan cannot serve calls; empty if it can.
-  std::string why_unfit(const Plan& plan) const {
-    for (const RankPlan& rank : plan.ranks)
-      for (const Lane& lane : rank.lanes)
-        if (lane.submission.prelaunched) return "commands are launched before the call";
-    return world.refuses(plan);
-  }
-
-  /// The plan of the chosen params; nothing if these do not serve this m.
-  Result<Plan> chosen_plan(int op, const Problem& problem) {
-    Result<Plan> plan = make_plan(problem, machine, params_for(op, problem));
-    if (!plan) return plan;
-    if (std::string why = why_unfit(*plan); !why.empty()) return Reason{std::move(why)};
-    return plan;
-  }
-  Plan sequential_plan(const Problem& problem) const {
-    return make_plan(problem, machine, SequentialParams{}).value();
-  }
   /// The plan that serves a call: the chosen one, or the sequential one if that does not serve this m, or
-  /// needs more than the context has.
-  Plan planned(int op, const Problem& problem) {
-    Result<Plan> plan = chosen_plan(op, problem);
+  /// needs more than the context has. `in_graph`: the chosen one cannot be captured, but the call is.
+  Plan planned(int op, const Problem& problem, bool in_graph) {
+    Declared& of = declared(op);
+    Result<Plan> plan = in_graph ? plans.in_graph(of, problem) : plans.chosen(of, problem);
     if (!plan || arena_layout(*plan).bytes > staging().bytes() || !world.is_prepared(*plan))
-      return sequential_plan(problem);
+      return plans.sequential(problem);
     return std::move(plan).value();
   }
 
-  /// Arena that the sequential plans of all calls need. Of shards of unequal size, one step less than the
-  /// maximum, some are copied that equal ones are not.
-  std::int64_t sequential_bytes(const Problem& largest, std::int64_t m_step) const {
-    std::int64_t bytes = 0;
-    for (const std::int64_t m : {largest.m, largest.m - m_step}) {
-      if (m < 1 || (m < largest.m && largest.routing)) continue;
-      bytes = std::max(bytes, arena_layout(sequential_plan(with_m(largest, m))).bytes);
-    }
-    return bytes;
-  }
-
-  ReadyPlan& get(int op, const Problem& problem, bool fallback = false) {
-    if (ReadyPlan* const found = ready.find(op, problem, fallback)) return *found;
+  ReadyPlan& get(int op, const Problem& problem, bool in_graph = false) {
+    if (ReadyPlan* const found = ready.find(op, problem, in_graph)) return *found;
     ReadyPlan made{.op = op,
                    .problem = problem,
-                   .fallback = fallback,
-                   .plan = prove_if_asked(fallback ? sequential_plan(problem) : planned(op, problem),
-                                          options.verify, Setting::context)};
+                   .in_graph = in_graph,
+                   .plan = prove_if_asked(planned(op, problem, in_graph), options.verify, Setting::context)};
     log_line(LogLevel::debug, fmt::format("operator {}: {} by {} {}", op, describe(problem),
                                           name(made.plan.mechanism), describe(made.plan.params)));
     for (const int rank : ranks)
@@ -216,7 +156,7 @@ struct Context::State {
     if (m < 1 || m > largest.m)
       throw InvalidArgument(
           fmt::format("m = {} of a call of operator {} is outside [1, {}]", m, op, largest.m));
-    if (const std::int64_t step = declared(op).m_step; m % step != 0)
+    if (const std::int64_t step = operators[static_cast<std::size_t>(op)].m_step; m % step != 0)
       throw InvalidArgument(fmt::format("m = {} of a call of operator {} is no multiple of {}", m, op, step));
   }
 
@@ -299,17 +239,6 @@ struct Context::State {
     call(known != nullptr ? *known : get(op, with_m(find(op), m)), arguments, streams);
   }
 
-  /// Plans of all kinds that calls of an operator may need.
-  std::vector<Plan> typical_plans(int op, const Problem& largest, std::int64_t m_step) {
-    std::vector<Plan> plans{sequential_plan(largest)};
-    const auto add = [&](const Problem& problem) {
-      if (Result<Plan> plan = chosen_plan(op, problem)) plans.push_back(std::move(plan).value());
-    };
-    add(largest);
-    for (std::int64_t m = m_step; !needs_routing(largest) && m < largest.m; m *= 2) add(with_m(largest, m));
-    return plans;
-  }
-
   int declare(const Problem& largest, std::optional<Params> params, std::int64_t m_step) {
     largest.validate();
     if (m_step < 1 || (m_step > 1 && (largest.routing || largest.m % m_step != 0)))
@@ -325,12 +254,12 @@ struct Context::State {
       throw InvalidArgument(
           fmt::format("the processes declare different operators; this one {}", describe(largest)));
     const int op = static_cast<int>(operators.size());
-    operators.push_back({largest, std::move(params), m_step});
+    operators.push_back({largest, std::move(params), m_step, {}});
     try {
       const Problem worst =
           needs_routing(largest) ? with_routing(largest, all_to_first(largest)) : with_m(largest, largest.m);
-      const std::vector<Plan> typical = typical_plans(op, worst, m_step);
-      std::int64_t bytes = sequential_bytes(worst, m_step);
+      const std::vector<Plan> typical = plans.typical(operators.back(), worst);
+      std::int64_t bytes = plans.sequential_bytes(operators.back(), worst);
       for (const Plan& plan : typical)
         if (plan.problem().m == worst.m) bytes = std::max(bytes, arena_layout(plan).bytes);
       if (bytes > staging().bytes()) {
@@ -342,7 +271,6 @@ struct Context::State {
       for (const Plan& plan : typical) world.prepare(plan, arena);
     } catch (...) {
       operators.pop_back();
-      std::erase_if(chosen, [op](const auto& one) { return one.first.first == op; });
       throw;
     }
     return op;

@@ -22,7 +22,7 @@ struct ReadyPlan {
   };
   int op = 0;
   Problem problem{};
-  bool fallback = false;  ///< the sequential plan, where the chosen one does not serve
+  bool in_graph = false;  ///< serves captured calls, as the chosen plan cannot be captured
   Plan plan{};
   std::vector<Wanted> wanted{};
   std::int64_t gathered_bytes = -1;  ///< offset in the arena of gathered rows that calls leave; -1: none
@@ -40,7 +40,7 @@ class ReadyPlans {
     return found == by_key_.end() ? nullptr : &use(found->second);
   }
   /// The plan that solves a problem; null: there is none.
-  ReadyPlan* find(int op, const Problem& problem, bool fallback);
+  ReadyPlan* find(int op, const Problem& problem, bool in_graph);
   /// Makes room, so that the least recently used plan goes.
   ReadyPlan& add(ReadyPlan made);
   /// Forgets all plans, because the arena is made anew. Waits until their calls are done.
@@ -53,15 +53,15 @@ class ReadyPlans {
   struct Key {
     int op = 0;
     std::int64_t m = 0;
-    bool fallback = false;
+    bool in_graph = false;
     std::vector<std::int64_t> lengths{};
     bool operator==(const Key&) const = default;
   };
   struct Hash {
     std::size_t operator()(const Key& key) const;
   };
-  static Key key_of(int op, const Problem& problem, bool fallback) {
-    return {op, problem.m, fallback, problem.attention.lengths};
+  static Key key_of(int op, const Problem& problem, bool in_graph) {
+    return {op, problem.m, in_graph, problem.attention.lengths};
   }
 
   /// Marks a plan as the most recently used one.

@@ -53,6 +53,8 @@ struct RankLaunches {
   std::vector<Launch> launches;  ///< in issue order; launches of a stream are in the order of its lane
   std::int32_t events = 0;
   std::int32_t work_queues = 0;  ///< number of work queues that passes of several lanes share
+  /// By lane: true if its stream needs a higher priority than the others (launch_rules.hpp).
+  std::vector<bool> urgent{};
 };
 
 /// One epoch. Each lane is a stream; launches of a stream run in order. The streams of a rank fork from the

@@ -134,6 +134,23 @@ bool may_start_early(const Plan& plan, std::int32_t rank, const Lane& lane, std:
          (!gemm->epilogue.bias || own_input(gemm->bias)) && std::all_of(lane.steps.begin(), at, synchronises);
 }
 
+bool is_urgent(const RankPlan& rank, const Lane& lane) {
+  const auto attends = [](const Lane& other) {
+    return std::ranges::any_of(other.steps, [](const Step& step) {
+      return std::holds_alternative<Attend>(step) || std::holds_alternative<AttendBackward>(step);
+    });
+  };
+  // A pass with gates would keep its SMs from the attention while it waits.
+  const auto moves = [](const Step& step) {
+    const auto* const pass = std::get_if<Elementwise>(&step);
+    return pass != nullptr && pass->gates.empty();
+  };
+  return lane.kind == LaneKind::compute && std::ranges::any_of(lane.steps, moves) &&
+         std::ranges::all_of(lane.steps,
+                             [&](const Step& step) { return synchronises(step) || moves(step); }) &&
+         std::ranges::any_of(rank.lanes, attends);
+}
+
 bool fuse(const Plan& plan, const Elementwise& step, const Elementwise& next) {
   if (!only_moves(plan, step) || !only_moves(plan, next)) return false;
   const std::int32_t to = step.to.slice.buffer;

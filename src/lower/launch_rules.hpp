@@ -35,6 +35,11 @@ bool weights_early(const Plan& plan, std::int32_t rank, const Lane& lane, std::s
 /// not matter, because its begin orders nothing in this epoch.
 std::size_t sends_until(const Plan& plan, std::int32_t rank, const Lane& lane, std::size_t step);
 
+/// True if a lane only moves rows, awaits and notifies, while another lane of its rank attends. cuDNN's
+/// attention takes all SMs that get free. A pass beside it would come only behind all CTAs of the attention,
+/// unless its stream has a higher priority.
+bool is_urgent(const RankPlan& rank, const Lane& lane);
+
 /// True if a pass and the next step of its lane become one kernel. Both must only move rows, with the same
 /// tiles and gates, into the same buffer. They must not read that buffer.
 bool fuse(const Plan& plan, const Elementwise& step, const Elementwise& next);

@@ -18,7 +18,7 @@ class RankLowering {
       : plan_(plan), edges_(edges), rank_(rank), of_(plan.ranks[static_cast<std::size_t>(rank)]) {}
 
   RankLaunches run() {
-    RankLaunches out{{}, edges_.size(rank_), 0};
+    RankLaunches out{{}, edges_.size(rank_), 0, {}};
     std::vector<std::size_t> next(of_.lanes.size(), 0);
     Group open;
     for (const std::int32_t lane : of_.issue) {
@@ -31,8 +31,10 @@ class RankLowering {
       open = {lane, step, step + 1};
     }
     append(out.launches, open);
-    for (const Lane& lane : of_.lanes)
+    for (const Lane& lane : of_.lanes) {
+      out.urgent.push_back(is_urgent(of_, lane));
       for (const Step& one : lane.steps) out.work_queues = std::max(out.work_queues, queue_of(one) + 1);
+    }
     return out;
   }
 

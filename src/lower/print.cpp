@@ -57,7 +57,8 @@ std::string rank_text(const Plan& plan, int number, const RankLaunches& rank) {
                                  rank.events, rank.work_queues);
   for (std::size_t stream = 0; stream < planned.lanes.size(); ++stream) {
     const Lane& lane = planned.lanes[stream];
-    text += fmt::format("  stream {} ({})\n", stream, lane.name);
+    text += fmt::format("  stream {} ({}){}\n", stream, lane.name,
+                        rank.urgent[stream] ? ", of higher priority" : "");
     for (const Launch& launch : rank.launches)
       if (launch.stream == static_cast<std::int32_t>(stream)) text += line(plan, lane, launch, number);
   }
@@ -116,8 +117,11 @@ std::string to_json(const LaunchProgram& program, int indent) {
       }
       launches.push_back(std::move(one));
     }
-    ranks.push_back(
-        {{"events", rank.events}, {"work_queues", rank.work_queues}, {"launches", std::move(launches)}});
+    ordered_json of_rank{{"events", rank.events}, {"work_queues", rank.work_queues}};
+    for (std::size_t stream = 0; stream < rank.urgent.size(); ++stream)
+      if (rank.urgent[stream]) of_rank["urgent"].push_back(stream);
+    of_rank["launches"] = std::move(launches);
+    ranks.push_back(std::move(of_rank));
   }
   ordered_json all{{"unfit_for_graph", program.unfit_for_graph},
                    {"host_creates_commands", program.host_creates_commands},

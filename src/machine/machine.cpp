@@ -24,19 +24,21 @@ int Topology::period(int world) const {
   return world % ranks == 0 ? ranks : world;
 }
 
-double attention_rate(const Machine& machine, std::int64_t queries, std::int64_t keys, std::int64_t heads,
-                      bool causal) {
-  const bool has_mask =
-      std::ranges::any_of(machine.attention, [&](const AttentionRate& one) { return one.causal == causal; });
+double attention_rate(const Machine& machine, const AttentionSize& size) {
+  const auto likeness = [&](const AttentionRate& one) {
+    return 2 * (one.of.backward == size.backward ? 1 : 0) + (one.of.causal == size.causal ? 1 : 0);
+  };
+  int likest = 0;
+  for (const AttentionRate& one : machine.attention) likest = std::max(likest, likeness(one));
   const auto apart = [](std::int64_t a, std::int64_t b) {
-    const double powers = std::log2(static_cast<double>(a) / static_cast<double>(b));
+    const double powers = std::log2(static_cast<double>(a) / static_cast<double>(larger(b, 1)));
     return powers * powers;
   };
   double sum = 0, weights = 0;
   for (const AttentionRate& one : machine.attention) {
-    if (has_mask && one.causal != causal) continue;
-    const double distance = apart(one.queries, larger(queries, 1)) + apart(one.keys, larger(keys, 1)) +
-                            apart(one.heads, larger(heads, 1));
+    if (likeness(one) < likest) continue;
+    const double distance = apart(one.of.queries, size.queries) + apart(one.of.keys, size.keys) +
+                            apart(one.of.heads, size.heads) + apart(one.of.head_dim, size.head_dim);
     if (distance == 0) return one.rate;
     const double weight = 1 / (distance * distance);
     sum += weight * one.rate, weights += weight;

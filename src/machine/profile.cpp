@@ -92,10 +92,13 @@ TileRate read_tile(const Json& json) {
 }
 
 AttentionRate read_attention(const Json& json) {
-  allow_only(json, {"queries", "keys", "heads", "causal", "rate"});
+  allow_only(json, {"queries", "keys", "heads", "head_dim", "causal", "backward", "rate"});
   const Fields fields(json);
-  return {count(fields, "queries", 1), count(fields, "keys", 1), count(fields, "heads", 1),
-          fields.flag({"causal"}).value_or(false), positive(fields, "rate")};
+  AttentionSize of{count(fields, "queries", 1), count(fields, "keys", 1), count(fields, "heads", 1)};
+  if (json.contains("head_dim")) of.head_dim = count(fields, "head_dim", 1);
+  of.causal = fields.flag({"causal"}).value_or(false);
+  of.backward = fields.flag({"backward"}).value_or(false);
+  return {of, positive(fields, "rate")};
 }
 
 Sample read_sample(const Json& json) {

@@ -147,12 +147,14 @@ std::string to_json(const Machine& m) {
         {{"rows", t.rows}, {"cols", t.cols}, {"fixed_us", t.fixed_us}, {"us_per_k", t.us_per_k}});
     if (t.store_gbps > 0) json["tiles"].back()["store_gbps"] = t.store_gbps;
   }
-  for (const AttentionRate& a : m.attention)
-    json["attention"].push_back({{"queries", a.queries},
-                                 {"keys", a.keys},
-                                 {"heads", a.heads},
-                                 {"causal", a.causal},
-                                 {"rate", a.rate}});
+  for (const auto& [of, rate] : m.attention) {
+    ordered_json one{{"queries", of.queries}, {"keys", of.keys}, {"heads", of.heads}};
+    if (of.head_dim != AttentionSize{}.head_dim) one["head_dim"] = of.head_dim;
+    one["causal"] = of.causal;
+    if (of.backward) one["backward"] = true;
+    one["rate"] = rate;
+    json["attention"].push_back(std::move(one));
+  }
   for (const Curve& c : m.curves) {
     ordered_json samples = ordered_json::array();
     for (const Sample& s : c.samples) samples.push_back({{"bytes", s.bytes}, {"us", s.us}});

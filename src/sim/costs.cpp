@@ -293,8 +293,8 @@ double Costs::attention_flop_us(const Step& step) const {
   const Attention& of = plan_.problem().attention;
   const TokenRange keys{step.first_key, step.first_key + step.keys.rows};
   const bool causal = of.causal && common(plan_.problem().seen_by(step.first_token, 1), keys).end < keys.end;
-  const double rate =
-      attention_rate(machine_, step.q.rows, step.keys.rows, step.q.cols / of.head_dim, causal);
+  const double rate = attention_rate(machine_, {step.q.rows, step.keys.rows, step.q.cols / of.head_dim,
+                                                of.head_dim, causal, std::is_same_v<Step, AttendBackward>});
   attention_ = {&step, us_per_flop_ / rate};
   return attention_.second;
 }

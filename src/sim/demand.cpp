@@ -73,8 +73,8 @@ MovedBytes moved_by(const Plan& plan, const Step& step, const Machine& machine) 
 double Costs::stand_in_factor(const Gemm& gemm) const {
   constexpr std::int64_t head_dim = 128;  // assumed
   if (gemm.stands_for != ComputationKind::attention) return 1;
-  return 1 /
-         attention_rate(machine_, gemm.grid.rows, gemm.a.cols, larger(gemm.grid.cols / head_dim, 1), true);
+  return 1 / attention_rate(machine_, {gemm.grid.rows, gemm.a.cols, larger(gemm.grid.cols / head_dim, 1),
+                                       head_dim, true});
 }
 
 double Costs::alone_us(const Step& step, std::int32_t workers) const {

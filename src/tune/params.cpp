@@ -4,6 +4,7 @@
 #include <map>
 
 #include "planner/common/param_table.hpp"
+#include "planner/common/reach.hpp"
 #include "search.hpp"
 #include "searched.hpp"
 
@@ -33,17 +34,11 @@ Choice groups(const Problem& problem, const Machine& machine, const SignalParams
   return choice;
 }
 
-/// Whether a ring is tried with copy engines only. Messages take workers from the GEMMs. On H200 a ring by
-/// messages was slower than `sequential` where the simulator predicted a gain. Engines take no workers.
-bool goes_by_engines(const Machine& machine, const RingParams& fixed) {
-  return machine.collective_workers > 0 && machine.peer_memory && fixed.engines == 0 &&
-         fixed.comm_workers == 0;
-}
-
-/// What the search starts from: the params that the user gave, with what is always chosen.
+/// What the search starts from: the params that the user gave, with a copy engine where messages are not
+/// tried.
 Params start_of(const Machine& machine, const Params& asked) {
   const auto* ring = std::get_if<RingParams>(&asked);
-  if (!ring || !goes_by_engines(machine, *ring)) return asked;
+  if (!ring || !planner::avoids_messages(machine, *ring)) return asked;
   RingParams by_engines = *ring;
   by_engines.engines = 1;
   return by_engines;
@@ -95,19 +90,19 @@ Result<Tuned> tune(const Problem& problem, const Machine& machine, Mechanism mec
     return plan;
   };
   const Params asked = parse_accepted(mechanism, options.params);
-  Params fixed = start_of(machine, asked);
-  Result<Plan> first = planned(fixed);
-  if (!first) first = planned(fixed = asked);
+  Params at =
+      start_of(machine, asked);  // as requested: the planner's own choices may change with other params
+  Result<Plan> first = planned(at);
+  if (!first) first = planned(at = asked);
   if (!first) return Reason{first.reason()};
-  Params at = fixed;  // as requested: the planner's own choices may change with other params
   Tuned best{std::move(first).value(), 0, 0};
   best.us = time(best.plan);
   for (int pass = 0; pass < options.passes; ++pass) {
     const double before = best.us;
     // Each choice builds on the results of the choices before it.
-    const std::size_t count = choices(problem, machine, at, fixed).size();
+    const std::size_t count = choices(problem, machine, at, asked).size();
     for (std::size_t i = 0; i < count; ++i) {
-      const std::vector<Choice> now = choices(problem, machine, at, fixed);
+      const std::vector<Choice> now = choices(problem, machine, at, asked);
       if (i >= now.size()) break;
       for (const Params& params : now[i].values) {
         Result<Plan> plan = planned(params);

@@ -281,34 +281,61 @@ void Profiler::edges() {
   note("whole_tiles", Origin::measured, "half a tile against a whole one");
 }
 
+/// Sizes of the attentions that are measured: squares, and few queries of many keys as in the pieces of a
+/// sequence. Few heads leave SMs of GPUs idle. Cores take one head each in backward.
+std::vector<AttentionSize> Profiler::attentions(bool backward) const {
+  if (can_.tiles.empty()) {
+    const std::int64_t heads = backward ? machine_.workers : 4;
+    return {{256, 256, heads, 64}, {1024, 1024, heads, 64}, {256, 1024, heads, 64}};
+  }
+  std::vector<AttentionSize> sizes;
+  const std::int64_t longest = backward ? 8192 : 16384;
+  for (const auto& [queries, keys] : std::initializer_list<std::pair<std::int64_t, std::int64_t>>{
+           {1024, 1024}, {4096, 4096}, {longest, longest}, {1024, 8192}, {longest / 4, longest}})
+    for (const std::int64_t heads : {4, 32}) sizes.push_back({queries, keys, heads, 128});
+  sizes.push_back({4096, 4096, 32, 64});
+  return sizes;
+}
+
+/// Time that the simulator gives an attention at the rate of the fastest tile. It has waves of blocks of
+/// queries, and so the workers that are idle in the last one.
+double Profiler::full_rate_us(const Plan& plan) const {
+  Machine machine = machine_;
+  machine.attention.clear();
+  if (machine.link.gbps == 0) machine.link.gbps = 1;  // nothing is sent
+  return simulate(plan, machine).makespan_us - machine.launch_us;
+}
+
 /// Measures the multiply-add rate of attentions relative to that of the fastest tile.
 void Profiler::attention() {
-  const bool on_cores = can_.tiles.empty();
-  const std::int64_t head_dim = on_cores ? 64 : 128;
-  const std::vector<std::int64_t> lengths =
-      on_cores ? std::vector<std::int64_t>{256, 1024} : std::vector<std::int64_t>{1024, 4096, 16384};
-  const std::vector<std::int64_t> counts =
-      on_cores ? std::vector<std::int64_t>{4} : std::vector<std::int64_t>{8, 32};
-  double fastest = 0;
-  for (const TileRate& tile : machine_.tiles)
-    fastest = std::max(fastest, flops_of({tile.rows, tile.cols}, 1) / tile.us_per_k);
-  if (fastest == 0 || !next("attention")) return;
-  std::vector<AttentionRate> rates;
-  try {
-    for (const std::int64_t tokens : lengths)
-      for (const std::int64_t heads : counts)
+  if (machine_.tiles.empty()) return;
+  std::vector<AttentionRate> measured;
+  const auto of = [](bool backward) {
+    return [backward](const AttentionRate& one) { return one.of.backward == backward; };
+  };
+  for (const bool backward : {false, true}) {
+    if (!next(backward ? "backward of attention" : "attention")) continue;
+    std::vector<AttentionRate> rates;
+    try {
+      for (AttentionSize size : attentions(backward))
         for (const bool causal : {false, true}) {
-          const double us =
-              alone_us(at_one_pace(plans_.attention(tokens, heads, head_dim, causal)), machine_.launch_us);
-          const double scores = static_cast<double>(tokens * (causal ? tokens + 1 : 2 * tokens)) / 2;
-          const double flops = 4 * scores * static_cast<double>(heads * head_dim) / machine_.workers;
-          rates.push_back({tokens, tokens, heads, causal, flops / us / fastest});
+          size.causal = causal, size.backward = backward;
+          const Plan plan = plans_.attention(size);
+          rates.push_back({size, full_rate_us(plan) / alone_us(at_one_pace(plan), machine_.launch_us)});
         }
-  } catch (const Unsupported&) {  // the base's figures stay
-    return;
+    } catch (const Unsupported&) {  // the base's figures stay
+      continue;
+    }
+    std::erase_if(machine_.attention, of(backward));
+    measured.insert(measured.end(), rates.begin(), rates.end());
   }
-  machine_.attention = std::move(rates);
-  note("attention", Origin::measured, fmt::format("heads of {} columns", head_dim));
+  if (measured.empty()) return;
+  const bool all = machine_.attention.empty();  // nothing of the base is left
+  machine_.attention.insert(machine_.attention.begin(), measured.begin(), measured.end());
+  const std::string text =
+      fmt::format("{} attentions and {} of their backward, causal or not",
+                  std::ranges::count_if(measured, of(false)), std::ranges::count_if(measured, of(true)));
+  all ? note("attention", Origin::measured, text) : note_part("attention", Origin::measured, text);
 }
 
 }  // namespace shingle::tuning

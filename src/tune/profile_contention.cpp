@@ -145,9 +145,10 @@ void Profiler::beside_engines(const Plan& product) {
 /// An attention or a pass that takes about as long as a collective. Nothing if the backend does not serve it.
 std::optional<Plan> Profiler::computation(ComputationKind kind) {
   const bool on_cores = !calls_take_;
-  const Plan plan = kind == ComputationKind::pass ? plans_.pass(on_cores ? 1 << 13 : 1 << 16)
-                                                  : plans_.attention(on_cores ? 512 : 4096, on_cores ? 4 : 32,
-                                                                     on_cores ? 64 : 128, true);
+  const AttentionSize size =
+      on_cores ? AttentionSize{512, 512, 4, 64, true} : AttentionSize{4096, 4096, 32, 128, true};
+  const Plan plan =
+      kind == ComputationKind::pass ? plans_.pass(on_cores ? 1 << 13 : 1 << 16) : plans_.attention(size);
   try {
     watch_.us(plan);
   } catch (const Unsupported&) {

@@ -30,6 +30,8 @@ class Profiler {
   void picking();
   void edges();
   void attention();
+  std::vector<AttentionSize> attentions(bool backward) const;
+  double full_rate_us(const Plan& plan) const;
   double alone_us(double us, double more) const;
   TileRate tile(const TileShape& shape);
   double wave_us(const TileShape& shape, std::int64_t k);

@@ -1,5 +1,6 @@
 #include "timed_plans.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -257,19 +258,50 @@ Tiled TimedPlans::tiled(const TileShape& tile, std::int64_t k, std::int64_t wave
   return {std::move(plan), ceil_div(grid.positions(), std::int64_t{machine_.workers})};
 }
 
-Plan TimedPlans::attention(std::int64_t tokens, std::int64_t heads, std::int64_t head_dim,
-                           bool causal) const {
-  Problem problem{.op = Op::attention_reducescatter,
+Plan TimedPlans::attention(const AttentionSize& size) const {
+  // A sequence for each rank, which holds its queries, keys and values. All do as the last rank.
+  Problem problem{.op = size.backward ? Op::attention_backward : Op::allgather_attention,
                   .world = world_,
-                  .m = tokens,
-                  .n = 16,
-                  .k = heads * head_dim,
+                  .m = world_ * size.keys,
+                  .n = size.heads * size.head_dim,
+                  .k = size.heads * size.head_dim,
                   .dtype = dtype_};
-  problem.attention = {
-      .heads = heads * world_, .kv_heads = heads * world_, .head_dim = head_dim, .causal = causal};
-  const Plan base = sequential(problem);
-  return with_lanes(base,
-                    [&](int rank) { return std::vector<Lane>{compute_lane(steps_of<Attend>(base, rank))}; });
+  problem.attention = {.heads = size.heads,
+                       .kv_heads = size.heads,
+                       .head_dim = size.head_dim,
+                       .causal = size.causal,
+                       .lengths = std::vector(static_cast<std::size_t>(world_), size.keys)};
+  Plan base = sequential(problem);
+  for (Buffer& buffer : base.buffers)
+    if (buffer.role == Role::internal) std::ranges::fill(buffer.rows, 0);
+  const std::int64_t first_token = problem.m - size.queries, first_key = problem.m - size.keys;
+  return with_lanes(base, [&](int rank) {
+    const auto rows = [&](Role role, std::int64_t count) {
+      Slice slice = whole(base, find_buffer(base, role), rank);
+      slice.rows = count;
+      return slice;
+    };
+    const auto of = [&](auto step) {
+      step.grid = make_grid(size.queries, step.grid.cols,
+                            size.backward ? static_cast<std::int32_t>(size.queries) : step.grid.tile_rows,
+                            step.grid.tile_cols);
+      step.first_token = first_token, step.first_key = first_key;
+      step.q = rows(Role::a, size.queries);
+      step.keys = rows(Role::keys, size.keys), step.values = rows(Role::values, size.keys);
+      return step;
+    };
+    if (!size.backward) {
+      Attend step = of(std::get<Attend>(steps_of<Attend>(base, rank).front()));
+      step.out = Builder::in_place(rows(Role::out, size.queries));
+      return std::vector<Lane>{compute_lane({step})};
+    }
+    AttendBackward step = of(std::get<AttendBackward>(steps_of<AttendBackward>(base, rank).front()));
+    step.grad = rows(Role::grad, size.queries), step.attended = rows(Role::attended, size.queries);
+    step.lse = rows(Role::lse, size.queries), step.q_grad = rows(Role::out, size.queries);
+    step.keys_grad = rows(Role::keys_grad, size.keys);
+    step.values_grad = rows(Role::values_grad, size.keys);
+    return std::vector<Lane>{compute_lane({step})};
+  });
 }
 
 TimedPlans::Calls TimedPlans::calls(Op op, int ranks, std::int32_t workers, double bytes, int count) const {

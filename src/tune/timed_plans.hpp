@@ -90,8 +90,8 @@ class TimedPlans {
   /// rows of all ranks' shards, as before a reduce-scatter. The tiles are then hooked, and the world's size
   /// must divide their rows.
   Tiled tiled(const TileShape& tile, std::int64_t k, std::int64_t waves, bool picks = false) const;
-  /// Attention of a rank over `tokens` tokens, without a following step.
-  Plan attention(std::int64_t tokens, std::int64_t heads, std::int64_t head_dim, bool causal) const;
+  /// Attention of a rank, or its backward, without a following step; of at most as many queries as keys.
+  Plan attention(const AttentionSize& size) const;
 
   /// `count` calls of a collective of the first `ranks` ranks alone, on `workers` workers of each (0: NCCL's
   /// choice). `bytes` is rounded so that all ranks have equal parts. Calls::bytes is the rounded size.

@@ -237,7 +237,9 @@ Params draw_attention_params(Dice& dice, const Problem& problem) {
   RingParams params;
   params.slices = static_cast<std::int32_t>(dice.size(1, 5));
   params.row_parallel = problem.traits().multiplies() && chance(dice, 40);
-  params.engines = problem.world > 1 && chance(dice, 50) ? static_cast<std::int32_t>(dice.size(1, 3)) : 0;
+  params.engines = problem.world > 1 && chance(dice, 40) ? static_cast<std::int32_t>(dice.size(1, 3)) : 0;
+  if (params.engines == 0 && problem.traits().shards_tokens() && chance(dice, 60))
+    params.mover = Mover::store;
   params.unregistered = chance(dice, 30);
   params.comm_workers = one_of(dice, {0, 2, 12});
   return params;

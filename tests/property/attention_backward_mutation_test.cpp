@@ -22,9 +22,12 @@ using test::zigzag;
 std::vector<Plan> plans() {
   const Problem many = attention_backward(6, 48, {4, 2, 4});
   const Problem causal = attention_backward(3, 23, {4, 2, 4, true}, zigzag);
-  return {plan_ring(many, {}, {}).value(), plan_ring(many, {}, {.engines = 1, .slices = 2}).value(),
-          plan_ring(causal, {}, {}).value(), plan_sequential(causal, {}).value(),
-          plan_sequential(attention_backward(3, 23, {4, 2, 4}), {}).value()};
+  return {plan_ring(many, {}, {}).value(),
+          plan_ring(many, {}, {.engines = 1, .slices = 2}).value(),
+          plan_ring(causal, {}, {}).value(),
+          plan_sequential(causal, {}).value(),
+          plan_sequential(attention_backward(3, 23, {4, 2, 4}), {}).value(),
+          plan_ring(many, {}, {.mover = Mover::store, .slices = 2}).value()};
 }
 
 TEST(AttentionBackwardWrongPlans, OtherTokensHeadsOrMatrices) {
@@ -139,7 +142,7 @@ TEST(AttentionBackwardWrongPlans, PartsMissingTwiceOrOfOtherRows) {
 /// one is needed.
 TEST(AttentionBackwardWrongPlans, WaitsLeftOut) {
   const std::vector<Plan> all = plans();
-  for (const std::size_t number : {0u, 1u, 3u, 4u}) {
+  for (const std::size_t number : {0u, 1u, 3u, 4u, 5u}) {
     const Plan& right = all[number];
     for (std::size_t counter = 0; counter < right.counters.size(); ++counter)
       for (std::size_t rank = 0; rank < right.ranks.size(); ++rank) {
@@ -164,6 +167,12 @@ TEST(AttentionBackwardWrongPlans, MessagesOrCopiesOfOtherRows) {
     if (plan.ranks[0].lanes.back().kind == LaneKind::copy) {
       expect_refused<Copy>(plan, "", [](Copy& c) {
         c.to.row += c.to.row == 0 ? 4 : -4;
+        return true;
+      });
+    } else if (plan.ranks[0].lanes.back().name == "push") {
+      expect_refused<Elementwise>(plan, "", [](Elementwise& e) {
+        if (e.to.slice.rank == 0) return false;
+        e.to.slice.row += e.to.slice.row == 0 ? 4 : -4;
         return true;
       });
     } else if (plan.mechanism == Mechanism::ring) {

@@ -11,6 +11,7 @@
 #include "shingle/verify/verify.hpp"
 #include "support/host_runs.hpp"
 #include "support/ring_attention.hpp"
+#include "support/sent.hpp"
 
 namespace shingle::attention_backward_test {
 namespace {
@@ -21,8 +22,12 @@ using test::contiguous;
 using test::zigzag;
 
 std::vector<Params> forms() {
-  return {SequentialParams{}, RingParams{}, RingParams{.slices = 3}, RingParams{.engines = 1},
-          RingParams{.engines = 2, .slices = 2}};
+  return {SequentialParams{},
+          RingParams{},
+          RingParams{.slices = 3},
+          RingParams{.engines = 1},
+          RingParams{.engines = 2, .slices = 2},
+          RingParams{.mover = Mover::store, .slices = 2}};
 }
 
 TEST(AttentionBackward, IsRightForAnyHeadsSequencesAndRanks) {
@@ -66,8 +71,10 @@ TEST(AttentionBackward, IsProvenForAnyRaggedShards) {
     const RingParams ring{.slices = static_cast<std::int32_t>(draw(0, 5))};
     const RingParams engines{.engines = static_cast<std::int32_t>(draw(1, 4)),
                              .slices = static_cast<std::int32_t>(draw(0, 5))};
-    for (const Plan& plan : {plan_sequential(problem, {}).value(), plan_ring(problem, {}, ring).value(),
-                             plan_ring(problem, {}, engines).value()}) {
+    const RingParams stores{.mover = Mover::store, .slices = static_cast<std::int32_t>(draw(0, 5))};
+    for (const Plan& plan :
+         {plan_sequential(problem, {}).value(), plan_ring(problem, {}, ring).value(),
+          plan_ring(problem, {}, engines).value(), plan_ring(problem, {}, stores).value()}) {
       const Proof proof = verify(plan);
       ASSERT_TRUE(proof.ok) << describe(problem) << "\n"
                             << proof.rule << ": " << proof.failure << "\n"
@@ -93,27 +100,16 @@ TEST(AttentionBackward, IsProvenInWorkThatGrowsWithItsTokensAndNotWithTheirSquar
     }
 }
 
-/// Rows of K and V, and of their gradients, that a rank sends.
-std::int64_t sent_by(const RankPlan& rank) {
-  std::int64_t sent = 0;
-  for (const Lane& lane : rank.lanes)
-    for (const Step& step : lane.steps) {
-      if (const auto* copy = std::get_if<Copy>(&step)) sent += copy->from.rows;
-      if (const auto* exchange = std::get_if<Exchange>(&step))
-        for (const auto& message : exchange->sends) sent += message.slice.rows;
-    }
-  return sent;
-}
-
 TEST(AttentionBackward, ReturnsOnePartOfEachRowThatWasSent) {
   constexpr int world = 4;
   constexpr std::int64_t shard = 8, tokens = world * shard;
-  for (const RingParams& params : {RingParams{}, RingParams{.engines = 2, .slices = 2}}) {
+  for (const RingParams& params : {RingParams{}, RingParams{.engines = 2, .slices = 2},
+                                   RingParams{.mover = Mover::store, .slices = 2}}) {
     const auto sent = [&](Attention attention, RowOrder order) {
       const Plan plan =
           plan_ring(attention_backward(world, tokens, std::move(attention), order), {}, params).value();
       std::vector<std::int64_t> rows;
-      for (const RankPlan& rank : plan.ranks) rows.push_back(sent_by(rank) / 2);
+      for (int rank = 0; rank < world; ++rank) rows.push_back(test::sent_rows(plan, rank) / 2);
       return rows;
     };
     EXPECT_THAT(sent({6, 2, 4}, contiguous), testing::Each(2 * (world - 1) * shard));

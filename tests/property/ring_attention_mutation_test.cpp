@@ -25,7 +25,8 @@ Plan merging_plan(const RingParams& params = {}) {
 }
 
 TEST(RingAttentionWrongPlans, AttentionOfOtherTokensOrHeads) {
-  for (const Plan& plan : {merging_plan(), merging_plan({.engines = 1, .slices = 2})}) {
+  for (const Plan& plan : {merging_plan(), merging_plan({.engines = 1, .slices = 2}),
+                           merging_plan({.mover = Mover::store, .slices = 2})}) {
     expect_refused<Attend>(plan, "content",
                            [](Attend& a) { return a.first_token > 0 && a.first_token-- > 0; });
     expect_refused<Attend>(plan, "content", [](Attend& a) { return a.first_key > 0 && a.first_key-- > 0; });
@@ -258,6 +259,22 @@ TEST(RingAttentionWrongPlans, CopiesOrWaitsOfEnginesLeftOut) {
     });
   expect_refused<Copy>(plan, "", [](Copy& c) {
     c.to.row = c.to.row == 0 ? 8 : 0;
+    return true;
+  });
+}
+
+TEST(RingAttentionWrongPlans, StoresOrWaitsLeftOut) {
+  const Plan plan = merging_plan({.mover = Mover::store});
+  for (const char* const counter : {"arrived", "freed", "begun"})
+    expect_refused<Await>(plan, "", [&](Await& a) {
+      // Workers that have waited for room know that the peer has begun.
+      if (plan.counters[static_cast<std::size_t>(a.counter.counter)].name != counter) return false;
+      if (std::string_view(counter) == "begun" && a.counter.entry != (a.counter.rank + 1) % 6) return false;
+      a.target = 0;
+      return true;
+    });
+  expect_refused<Elementwise>(plan, "", [](Elementwise& e) {
+    e.to.slice.row = e.to.slice.row == 0 ? 8 : 0;
     return true;
   });
 }

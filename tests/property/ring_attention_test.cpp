@@ -14,6 +14,7 @@
 #include "shingle/verify/wellformed.hpp"
 #include "support/host_runs.hpp"
 #include "support/ring_attention.hpp"
+#include "support/sent.hpp"
 
 namespace shingle::ring_attention_test {
 namespace {
@@ -28,6 +29,7 @@ std::vector<Params> forms() {
   for (const int slices : {0, 2, 5}) forms.push_back(RingParams{.slices = slices});
   forms.push_back(RingParams{.engines = 1});
   forms.push_back(RingParams{.engines = 3, .slices = 3});
+  forms.push_back(RingParams{.mover = Mover::store, .slices = 2});
   return forms;
 }
 
@@ -63,8 +65,10 @@ TEST(RingAttention, IsProvenForAnyRaggedShards) {
     const RingParams ring{.slices = static_cast<std::int32_t>(draw(0, 5))};
     const RingParams engines{.engines = static_cast<std::int32_t>(draw(1, 4)),
                              .slices = static_cast<std::int32_t>(draw(0, 5))};
-    for (const Plan& plan : {plan_sequential(problem, {}).value(), plan_ring(problem, {}, ring).value(),
-                             plan_ring(problem, {}, engines).value()}) {
+    const RingParams stores{.mover = Mover::store, .slices = static_cast<std::int32_t>(draw(0, 5))};
+    for (const Plan& plan :
+         {plan_sequential(problem, {}).value(), plan_ring(problem, {}, ring).value(),
+          plan_ring(problem, {}, engines).value(), plan_ring(problem, {}, stores).value()}) {
       const Proof proof = verify(plan);
       ASSERT_TRUE(proof.ok) << describe(problem) << "\n"
                             << proof.rule << ": " << proof.failure << "\n"
@@ -90,18 +94,6 @@ TEST(RingAttention, IsProvenInWorkThatGrowsWithItsTokensAndNotWithTheirSquare) {
     }
 }
 
-/// Elements that the lanes of a rank send.
-std::int64_t sent_by(const RankPlan& rank) {
-  std::int64_t sent = 0;
-  for (const Lane& lane : rank.lanes)
-    for (const Step& step : lane.steps) {
-      if (const auto* copy = std::get_if<Copy>(&step)) sent += copy->from.rows * copy->from.cols;
-      if (const auto* exchange = std::get_if<Exchange>(&step))
-        for (const auto& message : exchange->sends) sent += message.slice.rows * message.slice.cols;
-    }
-  return sent;
-}
-
 /// Scores that a rank has to compute.
 std::int64_t scores_of(const Problem& problem, const RankPlan& rank) {
   std::int64_t scores = 0;
@@ -118,12 +110,13 @@ std::int64_t scores_of(const Problem& problem, const RankPlan& rank) {
 TEST(RingAttention, SendsOnlyKeysThatAreSeen) {
   constexpr int world = 4;
   constexpr std::int64_t shard = 8, tokens = world * shard, cols = 2 * 2 * 4;  // K and V, two heads of 4
-  for (const RingParams& params : {RingParams{}, RingParams{.engines = 2, .slices = 2}}) {
+  for (const RingParams& params : {RingParams{}, RingParams{.engines = 2, .slices = 2},
+                                   RingParams{.mover = Mover::store, .slices = 2}}) {
     const auto sent = [&](Attention attention, RowOrder order) {
       const Plan plan =
           plan_ring(ring_attention(world, tokens, std::move(attention), order), {}, params).value();
       std::vector<std::int64_t> rows;
-      for (const RankPlan& rank : plan.ranks) rows.push_back(sent_by(rank) / cols);
+      for (int rank = 0; rank < world; ++rank) rows.push_back(test::sent_elements(plan, rank) / cols);
       return rows;
     };
     EXPECT_THAT(sent({6, 2, 4}, contiguous), testing::Each((world - 1) * shard));
@@ -176,7 +169,7 @@ TEST(RingAttention, MemoryOfPartsDoesNotGrowWithTheWorld) {
       if (buffer.role == Role::internal) most += std::ranges::max(buffer.rows);
     return most;
   };
-  for (const RingParams& params : {RingParams{}, RingParams{.engines = 1}})
+  for (const RingParams& params : {RingParams{}, RingParams{.engines = 1}, RingParams{.mover = Mover::store}})
     EXPECT_EQ(rows(8, params), rows(32, params));
 }
 

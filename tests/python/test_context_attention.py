@@ -103,7 +103,7 @@ class Attention:
                 np.testing.assert_allclose(got, shard(whole, at), rtol=1e-4, atol=2e-5)
 
 
-MECHANISMS = (None, "sequential", "ring slices=2", "ring engines=1 slices=2")
+MECHANISMS = (None, "sequential", "ring slices=2", "ring engines=1 slices=2", "ring mover=store slices=2")
 LENGTHS = {40: [None, (40,), (3, 30, 7)], 7: [None, (1, 1, 5)], 1: [None]}
 
 

@@ -223,6 +223,7 @@ std::array<Params, std::variant_size_v<Params>> random_params(Source& draw, cons
   engines.variant = one_of(draw, {CopyVariant::automatic, CopyVariant::pcpy, CopyVariant::bcst,
                                   CopyVariant::swap, CopyVariant::b2b, CopyVariant::ring});
   if (chance(draw, 30)) ring.engines = engines.engines = static_cast<std::int32_t>(draw.size(1, 4));
+  if (ring.engines == 0 && problem.traits().shards_tokens() && chance(draw, 40)) ring.mover = Mover::store;
   engines.prelaunch = chance(draw, 50);
   engines.trigger = one_of(draw, {EngineTrigger::host, EngineTrigger::direct});
   engines.poll = one_of(draw, {PollScope::engine, PollScope::rank, PollScope::collective});

@@ -1,14 +1,26 @@
-// Problems of allgather+attention and of its backward.
+// Problems of attention alone: of Ulysses, of allgather+attention and of its backward.
 #pragma once
 
 #include <random>
 #include <utility>
+#include <vector>
 
 #include "shingle/plan/problem.hpp"
 
 namespace shingle::test {
 
 inline constexpr RowOrder contiguous = RowOrder::contiguous, zigzag = RowOrder::zigzag;
+
+inline Problem ulysses(int world, std::int64_t tokens, std::int64_t heads, std::int64_t kv_heads,
+                       std::int64_t dim, bool causal = false, std::vector<std::int64_t> lengths = {}) {
+  Problem p;
+  p.op = Op::ulysses_attention;
+  p.world = world;
+  p.m = tokens;
+  p.n = p.k = heads * dim;
+  p.attention = {heads, kv_heads, dim, causal, std::move(lengths)};
+  return p;
+}
 
 inline Problem ring_attention(int world, std::int64_t tokens, Attention attention,
                               RowOrder order = contiguous) {
@@ -29,7 +41,7 @@ inline Problem attention_backward(int world, std::int64_t tokens, Attention atte
   return p;
 }
 
-/// Random problems of both, drawn from a seed.
+/// Random problems of the last two, drawn from a seed.
 class AttentionDraw {
  public:
   explicit AttentionDraw(unsigned seed) : random_(seed) {}

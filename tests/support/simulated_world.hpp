@@ -22,6 +22,7 @@ struct SimulatedParts {
   Machine told{};      ///< what it says of itself
   Capabilities can{};  ///< its tiles are also the only ones that it serves
   bool attends = true;
+  bool attends_backward = true;
   double begin_us = 0;  ///< of a run, beside its steps
 };
 
@@ -75,7 +76,9 @@ class SimulatedWorld final : public World {
   };
 
   void require_served(const Step& step) const {
-    if (std::holds_alternative<Attend>(step) && !parts_.attends) throw Unsupported("no attention here");
+    if ((std::holds_alternative<Attend>(step) && !parts_.attends) ||
+        (std::holds_alternative<AttendBackward>(step) && !parts_.attends_backward))
+      throw Unsupported("no attention here");
     const auto* gemm = std::get_if<Gemm>(&step);
     if (gemm == nullptr || gemm->grid.tiles() == 1 || parts_.can.tiles.empty()) return;
     EXPECT_EQ(gemm->grid.tiles(), gemm->grid.positions()) << "a phantom tile is no part of a wave";

@@ -134,7 +134,7 @@ TEST(CoTuning, AttentionTakesItsOwnTime) {
     return simulate_overlap(list, machine, {}).compute_us;
   };
   EXPECT_NEAR(us(ComputationKind::attention) / us(ComputationKind::product), 1, 0.01);
-  machine.attention = {{8192, 8192, 32, true, 0.5}};
+  machine.attention = {{{8192, 8192, 32, 128, true}, 0.5}};
   EXPECT_NEAR(us(ComputationKind::attention), 2 * us(ComputationKind::product),
               0.01 * us(ComputationKind::attention));
 }

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+#include <vector>
+
 #include "lower/launch_program.hpp"
 #include "shingle/planner/planner.hpp"
 #include "shingle/sim/simulate.hpp"
@@ -169,6 +172,41 @@ TEST(SendsUntil, NothingIfTheProductIsUsedElsewhere) {
   ASSERT_GT(sends_until(plan, 0, lane, 0), 0u);
   plan.buffers[static_cast<std::size_t>(product)].role = Role::out;
   EXPECT_EQ(sends_until(plan, 0, lane, 0), 0u) << "the user reads it";
+}
+
+/// Names of the lanes of rank 0 whose streams have a higher priority.
+std::vector<std::string> urgent_lanes(const Plan& plan) {
+  std::vector<std::string> names;
+  const RankPlan& rank = plan.ranks[0];
+  const std::vector<bool> urgent = lower(plan).ranks[0].urgent;
+  EXPECT_EQ(urgent.size(), rank.lanes.size());
+  for (std::size_t lane = 0; lane < urgent.size(); ++lane)
+    if (urgent[lane]) names.push_back(rank.lanes[lane].name);
+  return names;
+}
+
+TEST(Urgent, PassesBesideAttentionOnly) {
+  const std::vector<std::string> push{"push"};
+  for (const Op op : {Op::ulysses_attention, Op::allgather_attention, Op::attention_backward}) {
+    Problem attention{.op = op, .world = 4, .m = 128, .n = 64, .k = 64};
+    attention.attention = {8, 4, 8};
+    EXPECT_EQ(urgent_lanes(plan_ring(attention, gpus(), {.mover = Mover::store}).value()), push) << name(op);
+    for (const RingParams& params : {RingParams{}, RingParams{.engines = 2}})
+      EXPECT_TRUE(urgent_lanes(plan_ring(attention, gpus(), params).value()).empty()) << name(op);
+    EXPECT_TRUE(urgent_lanes(plan_sequential(attention, gpus()).value()).empty()) << name(op);
+  }
+  const FusedParams helpers{.helpers = 2, .mover = Mover::store};
+  EXPECT_TRUE(urgent_lanes(plan_fused(problem(Op::allgather_gemm), gpus(), helpers).value()).empty())
+      << "a GEMM leaves SMs to them";
+}
+
+TEST(Urgent, NotPassesThatWaitForATile) {
+  RankPlan rank{{{LaneKind::compute, "compute", {Attend{}}}, {LaneKind::compute, "push", {Elementwise{}}}},
+                {}};
+  EXPECT_TRUE(is_urgent(rank, rank.lanes[1]));
+  EXPECT_FALSE(is_urgent(rank, rank.lanes[0]));
+  std::get<Elementwise>(rank.lanes[1].steps[0]).gates.resize(1);
+  EXPECT_FALSE(is_urgent(rank, rank.lanes[1])) << "they would keep SMs from the attention meanwhile";
 }
 
 }  // namespace

@@ -118,16 +118,31 @@ TEST(Profile, TheH200IsWhatWasMeasured) {
 
 TEST(Machine, RatesOfAttentionAreThoseOfTheNearest) {
   Machine machine;
-  EXPECT_EQ(attention_rate(machine, 100, 100, 4, true), 1) << "none is known";
-  machine.attention = {{1024, 1024, 8, false, 0.4}, {4096, 4096, 8, false, 0.8}, {1024, 1024, 8, true, 0.2}};
-  EXPECT_EQ(attention_rate(machine, 1024, 1024, 8, false), 0.4);
-  EXPECT_NEAR(attention_rate(machine, 2048, 2048, 8, false), 0.6, 1e-12) << "halfway";
-  EXPECT_EQ(attention_rate(machine, 4096, 4096, 8, true), 0.2) << "the only causal one";
-  const double near = attention_rate(machine, 3584, 4096, 8, false);
-  EXPECT_GT(near, 0.75);
-  EXPECT_LT(near, 0.8);
-  machine.attention.pop_back();
-  EXPECT_EQ(attention_rate(machine, 4096, 4096, 8, true), 0.8) << "of the other mask";
+  const auto rate = [&](std::int64_t queries, std::int64_t keys, bool causal) {
+    return attention_rate(machine, {queries, keys, 8, 128, causal});
+  };
+  EXPECT_EQ(rate(100, 100, true), 1) << "none is known";
+  machine.attention = {{{1024, 1024, 8}, 0.4}, {{4096, 4096, 8}, 0.8}, {{1024, 1024, 8, 128, true}, 0.2}};
+  EXPECT_EQ(rate(1024, 1024, false), 0.4);
+  EXPECT_NEAR(rate(2048, 2048, false), 0.6, 1e-12) << "halfway";
+  EXPECT_EQ(rate(4096, 4096, true), 0.2) << "the only causal one";
+  EXPECT_GT(rate(3584, 4096, false), 0.75);
+  EXPECT_LT(rate(3584, 4096, false), 0.8);
+  machine.attention.push_back({{1024, 16384, 8}, 0.5});
+  EXPECT_NEAR(rate(1024, 15000, false), 0.5, 0.01) << "few queries of many keys";
+  EXPECT_LT(attention_rate(machine, {4096, 4096, 8, 32, false}), 0.8) << "other heads are farther away";
+  machine.attention.erase(machine.attention.begin() + 2);
+  EXPECT_EQ(rate(4096, 4096, true), 0.8) << "of the other mask";
+}
+
+TEST(Machine, RatesOfBackwardAreOnlyOfBackwardIfThereAreAny) {
+  Machine machine;
+  machine.attention = {{{1024, 1024, 8, 128, true}, 0.4}, {{4096, 4096, 8}, 0.8}};
+  const AttentionSize backward{1024, 1024, 8, 128, true, true};
+  EXPECT_EQ(attention_rate(machine, backward), 0.4) << "those of the attention itself";
+  machine.attention.push_back({{4096, 4096, 8, 128, false, true}, 0.3});
+  EXPECT_EQ(attention_rate(machine, backward), 0.3) << "rather the other mask than the other direction";
+  EXPECT_EQ(attention_rate(machine, {1024, 1024, 8, 128, true}), 0.4);
 }
 
 TEST(Profile, HoldsTopologyAndContention) {
@@ -137,7 +152,7 @@ TEST(Profile, HoldsTopologyAndContention) {
   machine.pass_gbps = 90.5;
   machine.reduce_gbps = 60.5;
   machine.whole_tiles = false;
-  machine.attention = {{1024, 2048, 8, true, 0.5}, {1024, 1024, 8, false, 0.75}};
+  machine.attention = {{{1024, 2048, 8, 128, true}, 0.5}, {{1024, 1024, 8, 64, false, true}, 0.75}};
   machine.library_rate = 1.02;
   machine.library_tail = 0.5;
   machine.tiles = {{128, 256, 1.5, 0.01, 0}, {64, 128, 0.5, 0.005, 190}};

@@ -140,8 +140,9 @@ TEST(ParamTable, KeepsEveryFieldOfSignal) {
 
 TEST(ParamTable, KeepsEveryFieldOfRing) {
   RingParams all;
-  auto& [engines, comm_workers, slices, row_parallel, unregistered, symmetric] = all;
-  engines = 2, comm_workers = 3, slices = 4, row_parallel = unregistered = symmetric = true;
+  auto& [engines, mover, comm_workers, slices, row_parallel, unregistered, symmetric] = all;
+  engines = 2, mover = Mover::store, comm_workers = 3, slices = 4,
+  row_parallel = unregistered = symmetric = true;
   expect_kept(all);
 }
 
@@ -210,9 +211,10 @@ TEST(ParamTable, WhatAMechanismDoesNotTakeIsRefusedWithWhatItTakes) {
       EXPECT_THAT(accepted(entry.mechanism, given), IsEmpty());
       EXPECT_THAT(list_of(parse_accepted(entry.mechanism, given)), IsEmpty());
     }
-  EXPECT_EQ(why_refused(Mechanism::ring, {{"groups", "1,2"}})->text,
-            "ring takes no --groups; its params are --engines, --comm-workers, --slices, --row-parallel, "
-            "--unregistered, --symmetric");
+  EXPECT_EQ(
+      why_refused(Mechanism::ring, {{"groups", "1,2"}})->text,
+      "ring takes no --groups; its params are --engines, --mover, --comm-workers, --slices, --row-parallel, "
+      "--unregistered, --symmetric");
 }
 
 TEST(ParamTable, ParamsOfWorkloadsAreRefusedForOthers) {

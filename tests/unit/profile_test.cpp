@@ -66,7 +66,7 @@ SimulatedParts like_a_gpu() {
   parts.can.tiles = {{128, 128}, {128, 256}};
   parts.can.host_accessible = false;
   parts.can.timing = {.run_us = 500, .rest_us = 0};
-  parts.attends = false;
+  parts.attends = parts.attends_backward = false;
   parts.begin_us = 6;
   return parts;
 }
@@ -306,7 +306,10 @@ TEST(Profiler, FindsWhatThreadsDo) {
   parts.machine.launch_us = 2;
   parts.machine.signal_us = 1;
   parts.machine.whole_tiles = false;
-  parts.machine.attention = {{1024, 1024, 4, false, 0.5}};
+  parts.machine.attention = {{{256, 256, 4, 64}, 0.4},
+                             {{1024, 1024, 4, 64}, 0.5},
+                             {{256, 1024, 4, 64}, 0.3},
+                             {{1024, 1024, 2, 64, false, true}, 0.2}};
   parts.machine.topology.serial = true;
   for (const std::int32_t side : {64, 128, 256, 512, 1024, 2048})
     parts.machine.tiles.push_back({side, side, 1, 2e-5 * side * side});
@@ -322,8 +325,10 @@ TEST(Profiler, FindsWhatThreadsDo) {
   const Machine found = profile(world);
   EXPECT_EQ(found.collective_workers, 0);
   EXPECT_FALSE(found.whole_tiles);
-  ASSERT_EQ(found.attention.size(), 4u);
-  for (const AttentionRate& one : found.attention) EXPECT_NEAR(one.rate, 0.5, 0.02) << one.queries;
+  ASSERT_EQ(found.attention.size(), 12u) << "three sizes, causal or not, and backward";
+  for (const AttentionRate& one : found.attention)
+    EXPECT_NEAR(one.rate, attention_rate(parts.machine, one.of), 0.04 * one.rate)
+        << one.of.queries << " " << one.of.keys << " " << one.of.causal << " " << one.of.backward;
   EXPECT_EQ(found.library_rate, 1);
   EXPECT_NEAR(found.pass_gbps, 3, 0.03);
   EXPECT_NEAR(found.reduce_gbps, 2, 0.02);
@@ -367,6 +372,27 @@ TEST(Profiler, KeepsOfItsBaseWhatItDoesNotMeasure) {
   EXPECT_EQ(note_of(found, "ranks"), "datasheet: eight\n");
   EXPECT_THAT(note_of(found, "launch_us"), StartsWith("measured: "));
   EXPECT_EQ(machine_from_json(to_json(found)), found);
+}
+
+TEST(Profiler, KeepsRatesOfBackwardWhereThereIsNone) {
+  SimulatedParts parts = like_a_gpu();
+  parts.attends = true, parts.attends_backward = false;
+  parts.machine.attention = {{{1024, 1024, 4}, 0.5}, {{16384, 16384, 32}, 0.8}};
+  SimulatedWorld world(parts);
+  Machine base = parts.machine;
+  base.attention = {{{4096, 4096, 8}, 0.9}, {{4096, 4096, 8, 128, false, true}, 0.7}};
+  base.sources = {{"attention", Origin::paper, "both"}};
+  const Machine found = profile(world, {.base = base});
+  EXPECT_EQ(
+      std::ranges::count(found.attention, true, [](const AttentionRate& one) { return one.of.backward; }), 1);
+  EXPECT_THAT(found.attention, Contains(base.attention[1])) << "the base's";
+  EXPECT_THAT(found.attention, Not(Contains(base.attention[0]))) << "measured anew";
+  for (const AttentionRate& one : found.attention) {
+    const double known = one.of.backward ? 0.7 : attention_rate(parts.machine, one.of);
+    EXPECT_NEAR(one.rate, known, 0.05 * known) << one.of.queries << " " << one.of.keys;
+  }
+  EXPECT_THAT(note_of(found, "attention"), HasSubstr("paper: otherwise: both\n"));
+  EXPECT_THAT(note_of(found, "attention"), HasSubstr("measured: 22 attentions and 0 of their backward"));
 }
 
 TEST(Profiler, MeasuresNothingNewOnceTheBudgetIsSpent) {

@@ -47,13 +47,21 @@ struct TileRate {
   bool operator==(const TileRate&) const = default;
 };
 
-/// Multiply-add rate of an attention, relative to that of the fastest tile. Of a causal one only the scores
-/// that queries see count.
-struct AttentionRate {
+/// Sizes of an attention of a rank, or of its backward, that tell how fast it is.
+struct AttentionSize {
   std::int64_t queries = 0;
   std::int64_t keys = 0;
-  std::int64_t heads = 0;
-  bool causal = false;
+  std::int64_t heads = 0;  ///< of the queries
+  std::int64_t head_dim = 128;
+  bool causal = false;  ///< the last query sees all keys, the one before all but the last, …
+  bool backward = false;
+  bool operator==(const AttentionSize&) const = default;
+};
+
+/// Multiply-add rate of an attention's workers, relative to that of the fastest tile. Workers that are idle
+/// in the simulator's last wave are not part of it.
+struct AttentionRate {
+  AttentionSize of{};
   double rate = 1;
   bool operator==(const AttentionRate&) const = default;
 };
@@ -150,10 +158,10 @@ struct Machine {
   bool operator==(const Machine&) const = default;
 };
 
-/// AttentionRate::rate of any attention: the mean of the machine's rates for the same mask (or else for the
-/// other) weighted by nearness, in powers of two of queries, keys and heads.
-double attention_rate(const Machine& machine, std::int64_t queries, std::int64_t keys, std::int64_t heads,
-                      bool causal);
+/// AttentionRate::rate of any attention: the mean of the machine's rates weighted by nearness, in powers of
+/// two of queries, keys, heads and columns of a head. It takes rates of the same direction as far as there
+/// are any, and of these those of the same mask.
+double attention_rate(const Machine& machine, const AttentionSize& size);
 
 /// Time of a wave of tiles of a GEMM over `k`. A size in `tiles` has its own time. If tiles are whole,
 /// another size has the time of the fastest tile that holds it.

@@ -125,12 +125,14 @@ struct SignalParams {
 
 /// Flash-Overlap's messages around a ring.
 struct RingParams {
-  std::int32_t engines = 0;       ///< copy engines of each rank that move slices; 0: messages do
-  std::int32_t comm_workers = 0;  ///< as in SequentialParams
-  std::int32_t slices = 0;        ///< of each rank's shard of the rows
-  bool row_parallel = false;      ///< attention of all queries first, then only the projection in slices
-  bool unregistered = false;      ///< an allreduce uses messages; peers of ulysses-attention copy
-                                  ///< results to internal memory
+  std::int32_t engines = 0;        ///< copy engines of each rank that move slices; 0: messages do
+  Mover mover = Mover::automatic;  ///< of attention: `store`, workers store slices to peers; else engines, if
+                                   ///< there are any, or messages
+  std::int32_t comm_workers = 0;   ///< as in SequentialParams
+  std::int32_t slices = 0;         ///< of each rank's shard of the rows
+  bool row_parallel = false;       ///< attention of all queries first, then only the projection in slices
+  bool unregistered = false;       ///< an allreduce uses messages; peers of ulysses-attention copy
+                                   ///< results to internal memory
   bool symmetric = false;
   static const planner::ParamTable<RingParams>& table();
   bool operator==(const RingParams&) const = default;
@@ -203,6 +205,10 @@ Params parse_params(Mechanism mechanism, const ParamList& list, bool is_workload
 bool is_symmetric(const Params& params);
 /// The params for peers that cannot access the user's matrices, if that matters to the mechanism.
 Params with_unregistered(Params params);
+
+/// Params of plans for CUDA graphs, which cannot hold copy engines that wait: stores, or else messages, move
+/// what the engines of a ring would. The first to try comes first. Others: the params themselves.
+std::vector<Params> for_graphs(const Params& params);
 
 /// Headings in `--help` of the params that several mechanisms take.
 inline constexpr std::string_view mechanism_heading = "Mechanism", tiles_heading = "Tiles of the GEMM";

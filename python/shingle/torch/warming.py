@@ -46,9 +46,9 @@ CANDIDATES = {
                        "copy-engine variant=ring", "low-latency"],
     "attention+reducescatter": ["fused", "ring engines=1", "ring engines=1 slices=2", "ring row-parallel"],
     "ulysses-attention": ["ring engines=1 slices=1", "ring engines=1 slices=2", "ring engines=1 slices=8",
-                          "ring slices=2"],
-    "allgather+attention": ["ring engines=1", "ring engines=2 slices=2", "ring"],
-    "attention-backward": ["ring engines=1", "ring"],
+                          "ring mover=store slices=2", "ring mover=store slices=8", "ring slices=2"],
+    "allgather+attention": ["ring engines=1", "ring engines=2 slices=2", "ring mover=store", "ring"],
+    "attention-backward": ["ring engines=1", "ring mover=store", "ring"],
     **dict.fromkeys(("alltoall+grouped-gemm", "grouped-gemm+alltoall", "moe"), ["sequential", "chunked", "fused"]),
 }  # fmt: skip
 CALLS = 5  # of a sample, one behind the other

@@ -153,6 +153,21 @@ ElementwiseArgs tabled_once(const Context& context, const Elementwise& step, boo
   return context.queued->emplace(step.queue, tabled(context, step, waits)).first->second;
 }
 
+/// Limit of a pass's CTAs; 0: none. A pass with gates holds its SMs while it waits, and a pass that notifies
+/// runs beside other kernels. Both take only their share of the SMs, and so does a pass that asks for an
+/// exact number of them.
+std::int32_t most_ctas(const Elementwise& step, bool waits) {
+  const bool exact = step.resources.least == step.resources.most;
+  return waits || !step.notify.empty() || exact ? step.resources.most : 0;
+}
+
+/// True if the CTAs of a pass take SMs in pairs, which a GEMM in clusters of two leaves free. Where there is
+/// no product, each takes the first SM that attention leaves.
+bool in_pairs(const Plan& plan, const Elementwise& step, std::int32_t ctas) {
+  const bool multiplies = plan.workload() != nullptr || !plan.problem().traits().shards_tokens();
+  return step.gates.empty() && ctas > 0 && multiplies;
+}
+
 /// Throws Unsupported unless adjacent columns of one index pick the rows of all sources, or there is none.
 void require_index(const Plan& plan, const Elementwise& step) {
   if (std::ranges::none_of(step.from, is_indexed)) return;
@@ -232,6 +247,8 @@ std::unique_ptr<Command> make_command(const Context& context, const std::vector<
   args.sources = context.table_memory.put(std::vector<Route>{moves->from});
   args.source_count = 1;
   args.to = moves->to;
+  args.ctas = most_ctas(first, false);
+  args.pairs = in_pairs(context.plan, first, args.ctas);
   args.watch = context.watch;
   return std::make_unique<Pass>(args, parts_of(context, first));
 }
@@ -251,17 +268,14 @@ std::unique_ptr<Command> make_command(const Context& context, const Elementwise&
   if (step.queue >= 0) args.queue = context.queues + step.queue;
   args.queue_grows = !context.memory.by_call();
   args.watch = context.watch;
-  // A pass with gates holds its SMs while it waits, and a pass that notifies runs beside other kernels. Both
-  // take only their share of the SMs, and so does a pass that asks for an exact number of them.
-  const bool exact = step.resources.least == step.resources.most;
-  args.ctas = waits || !step.notify.empty() || exact ? step.resources.most : 0;
-  args.pairs = step.gates.empty() && args.ctas > 0;
+  args.ctas = most_ctas(step, waits);
+  args.pairs = in_pairs(context.plan, step, args.ctas);
   args.early = context.launch.may_start_early;
   return std::make_unique<Pass>(args, parts_of(context, step), vectors);
 }
 
 std::unique_ptr<Command> make_fetch(const Context& context, const Slice& from, const Slice& to) {
-  constexpr std::int32_t most_ctas = 16;  // they load as fast as a link delivers, and leave SMs to GEMMs
+  constexpr std::int32_t few_ctas = 16;  // they load as fast as a link delivers, and leave SMs to GEMMs
   const auto whole = [](const Slice& slice) {
     return Placement{slice, placement::Matrix{RowMap::identity(slice.rows)}};
   };
@@ -271,7 +285,7 @@ std::unique_ptr<Command> make_fetch(const Context& context, const Slice& from, c
   pass.to = whole(to);
   ElementwiseArgs args = tabled(context, pass, false);
   args.watch = context.watch;
-  args.ctas = most_ctas;
+  args.ctas = few_ctas;
   return std::make_unique<Pass>(args, std::vector<Pass::Part>{{nullptr, {}, 0, last_item(pass)}});
 }
 

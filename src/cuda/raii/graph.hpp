@@ -19,7 +19,9 @@ class Graph {
   static Graph capture(cudaStream_t stream, Enqueue&& enqueue) {
     const Template work(stream, std::forward<Enqueue>(enqueue));
     Graph made;
-    check(cudaGraphInstantiate(&made.graph_, work.graph, 0), "cudaGraphInstantiate");
+    // Else a graph forgets the priorities of the streams.
+    check(cudaGraphInstantiate(&made.graph_, work.graph, cudaGraphInstantiateFlagUseNodePriority),
+          "cudaGraphInstantiate");
     made.copies_ = work.copies();
     return made;
   }

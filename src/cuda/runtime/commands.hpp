@@ -23,12 +23,15 @@ void move(const std::vector<Memory::Staged::Move>& moves, cudaStream_t stream);
 template <class Issue>
 void issue_lanes(RankQueue& queue, cudaStream_t stream, std::size_t lanes, const RankLaunches& launches,
                  const Commands& commands, Issue&& issue) {
-  queue.fork(stream, lanes);
+  std::vector<bool> urgent(launches.urgent);
+  urgent.resize(lanes);  // lanes behind have no commands
+  queue.fork(stream, urgent);
   for (std::size_t i = 0; i < commands.size(); ++i) {
     const Launch& launch = launches.launches[i];
-    issue(commands[i].get(), launch, queue.of(static_cast<std::size_t>(launch.stream), stream));
+    const auto lane = static_cast<std::size_t>(launch.stream);
+    issue(commands[i].get(), launch, queue.of(lane, stream, urgent[lane]));
   }
-  queue.join(stream, lanes);
+  queue.join(stream, urgent);
 }
 
 }  // namespace shingle::cuda

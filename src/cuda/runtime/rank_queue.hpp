@@ -1,6 +1,9 @@
 // The order of a rank's epochs on its device, and the streams of their lanes.
 #pragma once
 
+#include <algorithm>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "backlog.hpp"
@@ -30,9 +33,11 @@ class RankQueue {
   /// The queue's own stream, for epochs without a stream of the user.
   cudaStream_t stream() const { return streams_.front().get(); }
   /// The stream of a lane, in an epoch that begins on `stream`. If that has a high priority, so has this one:
-  /// else a kernel of one warp would wait for all CTAs of a GEMM beside it.
-  cudaStream_t of(std::size_t lane, cudaStream_t stream) const {
-    return lane == 0 ? stream : (is_urgent(stream) ? urgent_ : streams_)[lane].get();
+  /// else a kernel of one warp would wait for all CTAs of a GEMM beside it. `urgent`: a still higher one.
+  cudaStream_t of(std::size_t lane, cudaStream_t stream, bool urgent) const {
+    if (lane == 0) return stream;
+    const int level = level_of(stream, urgent);
+    return level == 0 ? streams_[lane].get() : urgent_.at({lane, level}).get();
   }
 
   /// Enqueues one epoch of `launches` launches by enqueue(), after earlier epochs. The backlog must have
@@ -55,17 +60,21 @@ class RankQueue {
     follow(stream);
     backlog_.extend(stream);
   }
-  /// Forks the streams of `lanes` lanes from `stream`. The first fork from one of high priority makes those
-  /// of high priority: streams that are not used would share hardware queues with those that are.
-  void fork(cudaStream_t stream, std::size_t lanes) {
-    if (lanes < 2) return;
-    while (is_urgent(stream) && urgent_.size() < lanes) urgent_.emplace_back(urgent_priority);
+  /// Forks the streams of lanes from `stream`. By lane: true if it is urgent. Streams of high priority are
+  /// made when they are first needed: streams that are not used would share hardware queues with those that
+  /// are.
+  void fork(cudaStream_t stream, const std::vector<bool>& urgent) {
+    if (urgent.size() < 2) return;
     begun_.record(stream);
-    for (std::size_t lane = 1; lane < lanes; ++lane) begun_.make_wait(of(lane, stream));
+    for (std::size_t lane = 1; lane < urgent.size(); ++lane) {
+      if (const int level = level_of(stream, urgent[lane]); level > 0)
+        urgent_.try_emplace({lane, level}, -level);
+      begun_.make_wait(of(lane, stream, urgent[lane]));
+    }
   }
-  void join(cudaStream_t stream, std::size_t lanes) {
-    for (std::size_t lane = 1; lane < lanes; ++lane) {
-      ended_[lane].record(of(lane, stream));
+  void join(cudaStream_t stream, const std::vector<bool>& urgent) {
+    for (std::size_t lane = 1; lane < urgent.size(); ++lane) {
+      ended_[lane].record(of(lane, stream, urgent[lane]));
       ended_[lane].make_wait(stream);
     }
   }
@@ -75,10 +84,9 @@ class RankQueue {
   Written& written() { return written_; }
   /// True if the device has finished everything that was enqueued, including an epoch that failed halfway.
   bool idle() const {
-    const auto all_idle = [](const std::vector<Stream>& streams) {
-      return std::all_of(streams.begin(), streams.end(), [](const Stream& one) { return one.idle(); });
-    };
-    return backlog_.empty() && all_idle(streams_) && all_idle(urgent_);
+    return backlog_.empty() &&
+           std::all_of(streams_.begin(), streams_.end(), [](const Stream& one) { return one.idle(); }) &&
+           std::all_of(urgent_.begin(), urgent_.end(), [](const auto& one) { return one.second.idle(); });
   }
 
  private:
@@ -89,15 +97,15 @@ class RankQueue {
     last_stream_ = id;
   }
 
-  static constexpr int urgent_priority = -1;
-  static bool is_urgent(cudaStream_t stream) {
+  /// Priority of a lane's stream: 0 is that of other streams, higher ones go first.
+  static int level_of(cudaStream_t stream, bool urgent) {
     int priority = 0;
     check(cudaStreamGetPriority(stream, &priority), "cudaStreamGetPriority");
-    return priority < 0;
+    return (priority < 0 ? 1 : 0) + (urgent ? 1 : 0);
   }
 
-  std::vector<Stream> streams_;  // by lane
-  std::vector<Stream> urgent_;   // the same, of high priority
+  std::vector<Stream> streams_;                           // by lane
+  std::map<std::pair<std::size_t, int>, Stream> urgent_;  // by lane and level, of high priority
   Event begun_;
   std::vector<Event> ended_;  // by lane
   Backlog backlog_;

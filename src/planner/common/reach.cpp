@@ -9,6 +9,11 @@ bool reach_each_other(int world, const Machine& machine) {
   return world == 1 || (machine.peer_memory && (per_node == 0 || world <= per_node));
 }
 
+bool avoids_messages(const Machine& machine, const RingParams& given) {
+  return machine.collective_workers > 0 && machine.peer_memory && given.engines == 0 &&
+         given.mover == Mover::automatic && given.comm_workers == 0;
+}
+
 std::optional<Reason> out_of_reach(int world, const Machine& machine, std::string_view accesses,
                                    std::string_view remedy) {
   if (reach_each_other(world, machine)) return std::nullopt;

@@ -15,11 +15,11 @@ void attention_in_turns(RingBuilder& build) {
   std::vector<PartialAttention> ranks;
   for (int r = 0; r < build.world(); ++r) ranks.emplace_back(build, timetable, r);
   const PartBuffers buffers = make_part_buffers(build, ranks);
-  std::optional<CopyEngines> engines;
+  std::optional<DirectCopies> copies;
   std::unique_ptr<KeyTransport> transport;
   if (timetable.most_count() > 0)
-    transport = by_engines(build) ? transport_by_engines(build, timetable, engines.emplace(build))
-                                  : transport_by_messages(build, timetable);
+    transport = by_copies(build) ? transport_by_copies(build, timetable, copies.emplace(build))
+                                 : transport_by_messages(build, timetable);
   for (int r = 0; r < build.world(); ++r) {
     PartialAttention& attention = ranks[static_cast<std::size_t>(r)];
     const auto move = [&](std::int64_t turn) {

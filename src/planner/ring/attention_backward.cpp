@@ -56,12 +56,12 @@ void attention_backward_in_turns(RingBuilder& build) {
   std::vector<RankGradients> ranks;
   for (int r = 0; r < build.world(); ++r) ranks.emplace_back(build, timetable, r);
   const GradientBuffers buffers = make_gradient_buffers(build, timetable, ranks);
-  std::optional<CopyEngines> engines;
+  std::optional<DirectCopies> copies;
   std::unique_ptr<KeyTransport> keys;
   std::unique_ptr<GradientTransport> parts;
-  if (timetable.most_count() > 0 && by_engines(build)) {
-    keys = transport_by_engines(build, timetable, engines.emplace(build));
-    parts = gradients_by_engines(build, timetable, *engines);
+  if (timetable.most_count() > 0 && by_copies(build)) {
+    keys = transport_by_copies(build, timetable, copies.emplace(build));
+    parts = gradients_by_copies(build, timetable, *copies);
   } else if (timetable.most_count() > 0) {
     keys = transport_by_messages(build, timetable);
     parts = gradients_by_messages(build, timetable);

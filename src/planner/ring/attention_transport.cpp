@@ -1,7 +1,5 @@
 #include "attention_transport.hpp"
 
-#include <fmt/format.h>
-
 #include <utility>
 
 namespace shingle::planner {
@@ -38,63 +36,38 @@ class Messages final : public KeyTransport {
   std::int32_t attended_;  // counter, by piece
 };
 
-/// Copies by the engines of the sender, from the user's K and V.
-class Engines final : public KeyTransport {
+/// Copies by the sender, from the user's K and V.
+class Copies final : public KeyTransport {
  public:
-  Engines(RingBuilder& build, const Timetable& timetable, CopyEngines& engines)
-      : KeyTransport(build, timetable, CounterKind::set),
+  Copies(RingBuilder& build, const Timetable& timetable, DirectCopies& copies)
+      : KeyTransport(build, timetable, DirectCopies::counts(build)),
         freed_(build.counter("freed", timetable.turns())),
-        engines_(engines) {}
+        copies_(copies) {}
 
   void move(int rank, std::int64_t turn) override {
     const KeyPiece& sent = timetable_.sent(rank, turn);
     if (sent.empty()) return;
     const int peer = timetable_.receiver(rank, turn);
     const std::int64_t n = timetable_.before(peer, turn);
-    const std::int32_t lane = engines_.begin(rank, turn, peer);
+    const std::int32_t lane = copies_.begin(rank, turn, peer);
     if (n >= room) build_.await(rank, lane, freed_, turn);
-    build_.step(rank, lane, Copy{owned(build_.keys, sent), keys(peer, n)});
-    build_.step(rank, lane, Copy{owned(build_.values, sent), values(peer, n)});
+    copies_.copy(rank, lane, owned(build_.keys, sent), keys(peer, n));
+    copies_.copy(rank, lane, owned(build_.values, sent), values(peer, n));
     build_.notify_peer(rank, lane, arrived_, peer, n);
   }
 
   void release(int rank, std::int64_t n) override {
     if (!has_next(rank, n)) return;
     const std::int64_t next = timetable_.turn(rank, n + room);
-    engines_.notify_from_compute(rank, freed_, timetable_.sender(rank, next), next);
+    copies_.notify_from_compute(rank, freed_, timetable_.sender(rank, next), next);
   }
 
  private:
   std::int32_t freed_;  // counter, by turn: the receiver has room
-  CopyEngines& engines_;
+  DirectCopies& copies_;
 };
 
 }  // namespace
-
-CopyEngines::CopyEngines(RingBuilder& build)
-    : build_(build),
-      handshake_(build),
-      engines_(static_cast<std::size_t>(build.world())),
-      begun_(static_cast<std::size_t>(build.world())) {
-  for (int rank = 0; rank < build.world(); ++rank)
-    for (std::int32_t e = 0; e < build.params().engines; ++e)
-      engines_[static_cast<std::size_t>(rank)].push_back(
-          {build.lane(rank, LaneKind::copy, fmt::format("engine {}", e))});
-}
-
-std::int32_t CopyEngines::begin(int rank, std::int64_t turn, int peer) {
-  auto& engines = engines_[static_cast<std::size_t>(rank)];
-  Engine& on = engines[static_cast<std::size_t>(turn) % engines.size()];
-  if (!on.begun.empty()) build_.ring_doorbell(rank, on.lane);
-  if (on.begun.insert(peer).second) handshake_.await(build_, rank, on.lane, peer);
-  return on.lane;
-}
-
-void CopyEngines::notify_from_compute(int rank, std::int32_t counter, int peer, std::int64_t entry) {
-  if (begun_[static_cast<std::size_t>(rank)].insert(peer).second)
-    handshake_.await(build_, rank, compute_lane, peer);
-  build_.notify_peer(rank, compute_lane, counter, peer, entry);
-}
 
 KeyTransport::KeyTransport(RingBuilder& build, const Timetable& timetable, CounterKind kind)
     : build_(build),
@@ -107,9 +80,9 @@ std::unique_ptr<KeyTransport> transport_by_messages(RingBuilder& build, const Ti
   return std::make_unique<Messages>(build, timetable);
 }
 
-std::unique_ptr<KeyTransport> transport_by_engines(RingBuilder& build, const Timetable& timetable,
-                                                   CopyEngines& engines) {
-  return std::make_unique<Engines>(build, timetable, engines);
+std::unique_ptr<KeyTransport> transport_by_copies(RingBuilder& build, const Timetable& timetable,
+                                                  DirectCopies& copies) {
+  return std::make_unique<Copies>(build, timetable, copies);
 }
 
 }  // namespace shingle::planner

@@ -2,36 +2,11 @@
 #pragma once
 
 #include <memory>
-#include <set>
-#include <vector>
 
 #include "attention_cut.hpp"
-#include "planner/common/handshake.hpp"
+#include "direct_copies.hpp"
 
 namespace shingle::planner {
-
-/// The copy engines of all ranks. Each write to a peer follows the peer's begin of the epoch.
-class CopyEngines {
- public:
-  explicit CopyEngines(RingBuilder& build);
-
-  /// Begins a batch of commands of a turn, which write to `peer`. Returns its lane.
-  std::int32_t begin(int rank, std::int64_t turn, int peer);
-  /// The compute lane adds to a count of `peer`.
-  void notify_from_compute(int rank, std::int32_t counter, int peer, std::int64_t entry);
-
- private:
-  /// A copy lane, and the ranks that it knows to have begun.
-  struct Engine {
-    std::int32_t lane;
-    std::set<int> begun{};
-  };
-
-  RingBuilder& build_;
-  Handshake handshake_;
-  std::vector<std::vector<Engine>> engines_;  // by rank
-  std::vector<std::set<int>> begun_;          // by rank: ranks that its compute lane knows to have begun
-};
 
 /// Brings pieces of K and V to ranks. A rank has room for two pieces: the one that it attends to, and the one
 /// that arrives.
@@ -78,7 +53,7 @@ class KeyTransport {
 };
 
 std::unique_ptr<KeyTransport> transport_by_messages(RingBuilder& build, const Timetable& timetable);
-std::unique_ptr<KeyTransport> transport_by_engines(RingBuilder& build, const Timetable& timetable,
-                                                   CopyEngines& engines);
+std::unique_ptr<KeyTransport> transport_by_copies(RingBuilder& build, const Timetable& timetable,
+                                                  DirectCopies& copies);
 
 }  // namespace shingle::planner

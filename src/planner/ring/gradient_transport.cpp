@@ -54,13 +54,13 @@ class GradientMessages final : public GradientTransport {
   std::int32_t summed_;  // counter, by arrival
 };
 
-/// Copies by the engines of the rank that computed the parts.
+/// Copies by the rank that computed the parts.
 class GradientCopies final : public GradientTransport {
  public:
-  GradientCopies(RingBuilder& build, const Timetable& timetable, CopyEngines& engines)
-      : GradientTransport(build, timetable, CounterKind::set),
+  GradientCopies(RingBuilder& build, const Timetable& timetable, DirectCopies& copies)
+      : GradientTransport(build, timetable, DirectCopies::counts(build)),
         summed_(build.counter("summed", timetable.turns())),
-        engines_(engines) {}
+        copies_(copies) {}
 
   void move(int rank, std::int64_t turn) override {
     const KeyPiece& computed = timetable_.received(rank, turn);
@@ -68,11 +68,11 @@ class GradientCopies final : public GradientTransport {
     const int owner = timetable_.sender(rank, turn);
     const std::int64_t n = timetable_.before(rank, turn), arrival = before(owner, turn);
     const std::int64_t rows = computed.tokens.count();
-    const std::int32_t lane = engines_.begin(rank, turn, owner);
+    const std::int32_t lane = copies_.begin(rank, turn, owner);
     build_.await(rank, lane, computed_, n);
     if (arrival >= slots) build_.await(rank, lane, summed_, turn);
-    build_.step(rank, lane, Copy{keys(rank, n), arrived_keys(owner, arrival, rows)});
-    build_.step(rank, lane, Copy{values(rank, n), arrived_values(owner, arrival, rows)});
+    copies_.copy(rank, lane, keys(rank, n), arrived_keys(owner, arrival, rows));
+    copies_.copy(rank, lane, values(rank, n), arrived_values(owner, arrival, rows));
     build_.notify_peer(rank, lane, returned_, owner, arrival);
     if (has_next_piece(rank, n)) build_.notify(rank, lane, sent_, n);
   }
@@ -81,12 +81,12 @@ class GradientCopies final : public GradientTransport {
     if (!has_next_arrival(rank, arrival)) return;
     std::int64_t turn = 0;  // of the arrival that takes the place
     while (before(rank, turn + 1) <= arrival + slots) ++turn;
-    engines_.notify_from_compute(rank, summed_, timetable_.receiver(rank, turn), turn);
+    copies_.notify_from_compute(rank, summed_, timetable_.receiver(rank, turn), turn);
   }
 
  private:
   std::int32_t summed_;  // counter, by turn: the owner has room
-  CopyEngines& engines_;
+  DirectCopies& copies_;
 };
 
 }  // namespace
@@ -114,9 +114,9 @@ std::unique_ptr<GradientTransport> gradients_by_messages(RingBuilder& build, con
   return std::make_unique<GradientMessages>(build, timetable);
 }
 
-std::unique_ptr<GradientTransport> gradients_by_engines(RingBuilder& build, const Timetable& timetable,
-                                                        CopyEngines& engines) {
-  return std::make_unique<GradientCopies>(build, timetable, engines);
+std::unique_ptr<GradientTransport> gradients_by_copies(RingBuilder& build, const Timetable& timetable,
+                                                       DirectCopies& copies) {
+  return std::make_unique<GradientCopies>(build, timetable, copies);
 }
 
 }  // namespace shingle::planner

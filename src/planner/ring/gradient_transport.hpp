@@ -76,7 +76,7 @@ class GradientTransport {
 };
 
 std::unique_ptr<GradientTransport> gradients_by_messages(RingBuilder& build, const Timetable& timetable);
-std::unique_ptr<GradientTransport> gradients_by_engines(RingBuilder& build, const Timetable& timetable,
-                                                        CopyEngines& engines);
+std::unique_ptr<GradientTransport> gradients_by_copies(RingBuilder& build, const Timetable& timetable,
+                                                       DirectCopies& copies);
 
 }  // namespace shingle::planner

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "direct_copies.hpp"
 #include "planner/common/reach.hpp"
 #include "planner/common/symmetry.hpp"
 #include "planner/common/ulysses.hpp"
@@ -104,20 +105,33 @@ Rounding ring_rounding(const Problem& problem) {
   return {Summing::ring, problem.dtype};
 }
 
-/// Engines use no workers. On GPUs, the waits and notifies between engines and GEMMs use one.
-Machine with_engines(Machine machine, const RingParams& params) {
-  if (params.engines > 0) machine.collective_workers = std::min(machine.collective_workers, 1);
+/// Engines use no workers. On GPUs, the waits and notifies between engines and GEMMs use one. Stores need few
+/// workers: attention takes longer than what it exchanges.
+Machine with_movers(Machine machine, const RingParams& params) {
+  std::int32_t most = machine.collective_workers;
+  if (params.engines > 0) most = 1;
+  if (params.mover == Mover::store) most = std::max(machine.workers / 32, 1);
+  machine.collective_workers = std::min(machine.collective_workers, most);
   return planner::with_comm_workers(std::move(machine), params.comm_workers);
 }
 
-/// Reason why engines cannot copy slices to the next rank, or nullopt if they can or are not requested.
-std::optional<Reason> no_engines(const Problem& problem, const Machine& machine, const RingParams& params) {
-  if (params.engines == 0 || problem.world == 1) return std::nullopt;
+/// Reason why nothing can copy slices to other ranks, or nullopt if it can or is not requested.
+std::optional<Reason> no_copies(const Problem& problem, const Machine& machine, const RingParams& params) {
+  const bool stores = params.mover == Mover::store;
   if (params.engines < 0) return Reason{fmt::format("engines = {} must not be negative", params.engines)};
-  if (auto reason = planner::out_of_reach(problem.world, machine, "engines copy into",
-                                          "without --engines ranks send messages"))
+  if (stores && params.engines > 0)
+    return Reason{
+        fmt::format("engines = {} and mover = store exclude each other: leave one out", params.engines)};
+  if (stores && !problem.traits().shards_tokens())
+    return Reason{fmt::format(
+        "ring has stores for attention's exchanges only, not for {}: leave mover = store out, or use fused",
+        name(problem.op))};
+  if ((params.engines == 0 && !stores) || problem.world == 1) return std::nullopt;
+  if (auto reason = planner::out_of_reach(
+          problem.world, machine, stores ? "workers store to" : "engines copy into",
+          stores ? "without --mover ranks send messages" : "without --engines ranks send messages"))
     return *reason;
-  return planner::needs_all_ranks(problem, params.symmetric, "an engine");
+  return planner::needs_all_ranks(problem, params.symmetric, stores ? "a store" : "an engine");
 }
 
 }  // namespace
@@ -125,10 +139,11 @@ std::optional<Reason> no_engines(const Problem& problem, const Machine& machine,
 Result<Plan> plan_ring(const Problem& problem, const Machine& host, const RingParams& asked) {
   problem.validate();
   RingParams params = asked;
+  if (params.mover == Mover::copy_engine && params.engines == 0) params.engines = 1;
   // Engines gather sums in the next rank's output, which peers cannot access here. Messages work with any
   // memory.
   if (params.unregistered && problem.op == Op::gemm_allreduce) params.engines = 0;
-  const Machine machine = with_engines(host, params);
+  const Machine machine = with_movers(host, params);
   if (auto reason = planner::infeasible(problem, machine, params)) return *reason;
   if (auto reason = planner::nothing_to_overlap(problem)) return *reason;
   if (problem.traits().routes())
@@ -137,7 +152,7 @@ Result<Plan> plan_ring(const Problem& problem, const Machine& host, const RingPa
   if (problem.op == Op::gemm_allgather_gemm)
     return Reason{
         "ring gathers inputs only, but this operator gathers a product: use chunked or copy-engine"};
-  if (auto reason = no_engines(problem, machine, params)) return *reason;
+  if (auto reason = no_copies(problem, machine, params)) return *reason;
   const auto most = static_cast<std::int32_t>(planner::max_slices) / problem.world;
   if (params.slices < 0 || params.slices > most)
     return Reason{fmt::format("slices = {} must be at least 1 and at most {} for {} ranks", params.slices,
@@ -148,6 +163,7 @@ Result<Plan> plan_ring(const Problem& problem, const Machine& host, const RingPa
   chosen.unregistered = params.unregistered;
   chosen.slices = params.slices > 0 ? params.slices : std::min(default_slices(problem, machine), most);
   chosen.engines = std::min(params.engines, chosen.slices);
+  if (params.mover == Mover::store && problem.world > 1) chosen.mover = Mover::store;
   chosen.row_parallel = params.row_parallel && problem.op == Op::attention_reducescatter;
   RingBuilder build(problem, machine, chosen);
   if (problem.op == Op::allgather_attention) {
@@ -159,7 +175,7 @@ Result<Plan> plan_ring(const Problem& problem, const Machine& host, const RingPa
     return std::move(build).finish({problem.world > 1 ? Summing::parts : Summing::none, problem.dtype});
   }
   if (problem.op == Op::ulysses_attention) {
-    planner::by_engines(build) ? planner::ulysses_by_engines(build) : planner::ulysses_by_slices(build);
+    planner::by_copies(build) ? planner::ulysses_by_copies(build) : planner::ulysses_by_slices(build);
     return std::move(build).finish(ring_rounding(problem));
   }
   const Shards shards(build);

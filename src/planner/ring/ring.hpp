@@ -77,6 +77,10 @@ class Shards {
 inline bool by_engines(const RingBuilder& build) {
   return build.params().engines > 0 && build.world() > 1;
 }
+/// True if workers store attention's exchanges to other ranks' memory.
+inline bool by_stores(const RingBuilder& build) {
+  return build.params().mover == Mover::store && build.world() > 1;
+}
 /// Lane of the engine for a slice; slices are dealt to the engines in turn.
 inline std::int32_t engine_of(const RingBuilder& build, std::int64_t slice) {
   return static_cast<std::int32_t>(communicate_lane + 1 + slice % build.params().engines);
@@ -205,8 +209,8 @@ void plan_ring_mlp(RingBuilder& build, const Shards& shards);
 /// ulysses-attention: sends messages of one group of heads and one piece of a shard, while the attention of
 /// another is computed.
 void ulysses_by_slices(RingBuilder& build);
-/// The same by copy engines, without packing.
-void ulysses_by_engines(RingBuilder& build);
+/// The same by copy engines or stores, without packing.
+void ulysses_by_copies(RingBuilder& build);
 /// allgather+attention: keys and values of other ranks arrive while attention to those before is computed.
 void attention_in_turns(RingBuilder& build);
 /// attention-backward: the same, and parts of the gradients of keys and values go back to their owners.

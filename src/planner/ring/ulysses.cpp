@@ -47,44 +47,34 @@ Staging make_staging(RingBuilder& build, const Cut& cut, std::int64_t items) {
 }
 
 /// The plan of one rank.
-class Side {
+class Side : UlyssesSide {
  public:
   Side(RingBuilder& build, const Cut& cut, const Staging& staging, const std::vector<Item>& items, int rank)
-      : build_(build),
-        cut_(cut),
+      : UlyssesSide(build, cut, items, rank),
         staging_(staging),
-        items_(items),
-        rank_(rank),
-        own_rows_(build.problem().a_rows(rank)),
         kv_messages_(static_cast<std::size_t>(cut.groups)),
         kv_arrivals_(static_cast<std::size_t>(cut.groups), -1),
         q_arrivals_(items.size(), -1),
         result_arrivals_(items.size(), -1) {}
 
   void plan() {
-    const auto count = static_cast<std::int64_t>(items_.size());
-    for (std::int64_t t = 0; t < count; ++t) {
+    for (std::int64_t t = 0; t < count(); ++t) {
       const Item& item = at(t);
       if (t == 0) start();
-      if (t == 0 || item.group != at(t - 1).group) pack(item.group + 1);
+      if (begins_group(t)) pack(item.group + 1);
       if (t > 0) send_result(t - 1);
       if (t == 0) fetch_queries(1);
       fetch_queries(t + 2);
       if (item.behind > 0) fetch_kv({item.group + 1, item.behind, item.piece});
       compute(t);
     }
-    for (std::int64_t t = larger(count - 3, 0); t < count; ++t) store_result(t);
+    for (std::int64_t t = larger(count() - 3, 0); t < count(); ++t) store_result(t);
   }
 
  private:
-  const Item& at(std::int64_t t) const { return items_[static_cast<std::size_t>(t)]; }
-  std::int64_t first_token(int shard, std::int64_t piece) const {
-    return shard * build_.problem().shard_rows() + cut_.begin(piece);
-  }
   /// A piece of a shard in a buffer with all tokens, by group.
-  Slice tokens(std::int32_t buffer, const Item& item, int shard) const {
-    return build_.rows(buffer, rank_, item.group * build_.problem().m + first_token(shard, item.piece),
-                       cut_.rows(shard, item.piece));
+  Slice piece(std::int32_t buffer, const Item& item, int shard) const {
+    return tokens(buffer, rank_, item.group, first_token(shard, item.piece), cut_.rows(shard, item.piece));
   }
   /// A piece of the own shard in a buffer with a block for every rank ahead, by group.
   Slice block(std::int32_t buffer, const Item& item) const {
@@ -92,50 +82,33 @@ class Side {
     return build_.rows(buffer, rank_, number * own_rows_ + cut_.begin(item.piece),
                        cut_.rows(rank_, item.piece));
   }
-  /// Columns of a rank's part of a group of heads, in the own rows of a user's matrix.
-  Slice heads(std::int32_t buffer, std::int64_t group, int rank, std::int64_t cols) const {
-    return columns(build_.all(buffer, rank_), (group * build_.world() + rank) * cols, cols);
-  }
-
-  void copy(const TileGrid& grid, Placement from, Placement to, std::int64_t count = -1) {
-    Elementwise pass;
-    pass.grid = grid;
-    pass.count = count;
-    pass.from.push_back(std::move(from));
-    pass.to = std::move(to);
-    pass.resources = build_.beside_communication();
-    build_.step(rank_, compute_lane, std::move(pass));
-  }
-
   /// Sorts a group of the own rows of Q, K or V by destination rank, the next rank first. The own part would
   /// be last, and is left out.
   void sort(std::int32_t from, std::int64_t group, std::int64_t cols, Slice to) {
     const std::int64_t world = build_.world(), all = world * cols;
     const TileGrid grid = by_columns(own_rows_, all, cols, cut_.ahead(rank_, 1));
-    copy(grid, Builder::in_place(columns(build_.all(from, rank_), group * all, all)), Builder::stacked(to),
-         (world - 1) * grid.tiles_m());
+    Elementwise pass;
+    pass.grid = grid;
+    pass.count = (world - 1) * grid.tiles_m();
+    pass.from.push_back(Builder::in_place(columns(build_.all(from, rank_), group * all, all)));
+    pass.to = Builder::stacked(to);
+    pass.resources = build_.beside_communication();
+    build_.step(rank_, compute_lane, std::move(pass));
   }
 
   void pack(std::int64_t group) {
     if (group >= cut_.groups || build_.world() == 1) return;
     const std::int64_t blocks = build_.world() * own_rows_;
     const Slice sent = build_.rows(staging_.kv_sent, rank_, group * blocks, blocks);
-    const Slice own =
-        build_.rows(staging_.kv, rank_, group * build_.problem().m + first_token(rank_, 0), own_rows_);
     if (own_rows_ > 0) {
-      sort(build_.keys, group, cut_.kv, columns(sent, 0, cut_.kv));
-      sort(build_.values, group, cut_.kv, columns(sent, cut_.kv, cut_.kv));
+      sort(build_.keys, group, cut_.kv, keys(sent));
+      sort(build_.values, group, cut_.kv, values(sent));
     }
     build_.notify(rank_, compute_lane, staging_.kv_packed, group);
     if (own_rows_ > 0)
       sort(build_.a, group, cut_.q, build_.rows(staging_.q_sent, rank_, group * blocks, blocks));
     build_.notify(rank_, compute_lane, staging_.q_packed, group);
-    if (own_rows_ == 0) return;
-    const TileGrid grid = build_.row_blocks(own_rows_, cut_.kv);
-    copy(grid, Builder::in_place(heads(build_.keys, group, rank_, cut_.kv)),
-         Builder::in_place(columns(own, 0, cut_.kv)));
-    copy(grid, Builder::in_place(heads(build_.values, group, rank_, cut_.kv)),
-         Builder::in_place(columns(own, cut_.kv, cut_.kv)));
+    if (own_rows_ > 0) keep_keys_and_values(staging_.kv, group);
   }
 
   /// Fetches what the first item needs from other ranks: K and V of its heads.
@@ -151,7 +124,7 @@ class Side {
     const int source = cut_.behind(rank_, item.behind);
     const bool sends = cut_.rows(rank_, item.piece) > 0, receives = cut_.rows(source, item.piece) > 0;
     exchange(sends, {cut_.ahead(rank_, item.behind), block(sent, item)}, receives,
-             {source, tokens(received, item, source)});
+             {source, piece(received, item, source)});
     return receives;
   }
 
@@ -165,7 +138,7 @@ class Side {
   }
 
   void fetch_queries(std::int64_t t) {
-    if (t >= static_cast<std::int64_t>(items_.size()) || at(t).behind == 0) return;
+    if (t >= count() || at(t).behind == 0) return;
     await_packed(at(t), staging_.q_packed, 2 * at(t).group + 1);
     if (!fetch(at(t), staging_.q_sent, staging_.q)) return;
     build_.notify(rank_, communicate_lane, staging_.q_arrived, t);
@@ -190,7 +163,7 @@ class Side {
       packed_ =
           larger(packed_, 2 * smaller(item.group + 1, cut_.groups - 1) + 1);  // packed before it was computed
     }
-    exchange(sends, {owner, tokens(staging_.attended, item, owner)}, receives,
+    exchange(sends, {owner, piece(staging_.attended, item, owner)}, receives,
              {cut_.ahead(rank_, item.behind), block(staging_.returned, item)});
     if (!receives) return;
     build_.notify(rank_, communicate_lane, staging_.result_arrived, t);
@@ -215,24 +188,19 @@ class Side {
     if (rows == 0) return;
     const std::int64_t m = build_.problem().m;
     const bool alone = build_.world() == 1;
-    const Slice kv = build_.rows(alone ? build_.keys : staging_.kv, rank_, alone ? 0 : item.group * m, m);
-    const Slice keys = alone ? heads(build_.keys, item.group, rank_, cut_.kv) : columns(kv, 0, cut_.kv);
-    const Slice values =
-        alone ? heads(build_.values, item.group, rank_, cut_.kv) : columns(kv, cut_.kv, cut_.kv);
-    if (item.behind > 0) {
-      build_.step(rank_, compute_lane,
-                  build_.attend(first_token(shard, item.piece), tokens(staging_.q, item, shard), keys, values,
-                                tokens(staging_.attended, item, shard)));
-      return build_.notify(rank_, compute_lane, staging_.computed, t);
-    }
-    const auto own = [&](std::int32_t buffer) {
-      Slice slice = heads(buffer, item.group, rank_, cut_.q);
-      slice.row = cut_.begin(item.piece);
-      slice.rows = rows;
-      return slice;
+    const auto user = [&](std::int32_t buffer) {
+      return heads(buffer, rank_, rank_, item.group, cut_.kv, 0, m);
     };
+    const Slice kv = alone ? Slice{} : tokens(staging_.kv, rank_, item.group, 0, m);
+    const Slice k = alone ? user(build_.keys) : keys(kv), v = alone ? user(build_.values) : values(kv);
+    if (item.behind == 0)
+      return build_.step(
+          rank_, compute_lane,
+          build_.attend(first_token(rank_, item.piece), own(build_.a, item), k, v, own(build_.out, item)));
     build_.step(rank_, compute_lane,
-                build_.attend(first_token(rank_, item.piece), own(build_.a), keys, values, own(build_.out)));
+                build_.attend(first_token(shard, item.piece), piece(staging_.q, item, shard), k, v,
+                              piece(staging_.attended, item, shard)));
+    build_.notify(rank_, compute_lane, staging_.computed, t);
   }
 
   void await_inputs(std::int64_t t) {
@@ -255,20 +223,11 @@ class Side {
     const std::int64_t rows = cut_.rows(rank_, item.piece);
     if (item.behind == 0 || rows == 0) return;
     await(result_arrivals_[static_cast<std::size_t>(t)], staging_.result_arrived, t);
-    Slice to = columns(build_.all(build_.out, rank_),
-                       (item.group * build_.world() + cut_.ahead(rank_, item.behind)) * cut_.q, cut_.q);
-    to.row = cut_.begin(item.piece);
-    to.rows = rows;
-    copy(build_.row_blocks(rows, cut_.q), Builder::in_place(block(staging_.returned, item)),
-         Builder::in_place(to));
+    copy(block(staging_.returned, item), heads(build_.out, rank_, cut_.ahead(rank_, item.behind), item.group,
+                                               cut_.q, cut_.begin(item.piece), rows));
   }
 
-  RingBuilder& build_;
-  const Cut& cut_;
   const Staging& staging_;
-  const std::vector<Item>& items_;
-  int rank_;
-  std::int64_t own_rows_;
   std::vector<std::uint32_t> kv_messages_;  ///< by group: number of messages received
   std::vector<std::int64_t> kv_arrivals_, q_arrivals_,
       result_arrivals_;         ///< last exchange that brings it

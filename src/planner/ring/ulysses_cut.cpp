@@ -1,5 +1,7 @@
 #include "ulysses_cut.hpp"
 
+#include <utility>
+
 namespace shingle::planner {
 namespace {
 
@@ -35,6 +37,18 @@ std::vector<Item> Cut::items() const {
     for (std::int64_t s = g == 0 && own_first ? 1 : 0; s < pieces; ++s) list.push_back({g, 0, s});
   }
   return list;
+}
+
+void UlyssesSide::copy(const Slice& from, const Slice& to) {
+  Elementwise pass = build_.copy(from, to);
+  pass.resources = build_.beside_communication();
+  build_.step(rank_, compute_lane, std::move(pass));
+}
+
+void UlyssesSide::keep_keys_and_values(std::int32_t buffer, std::int64_t group) {
+  const Slice kept = tokens(buffer, rank_, group, first_token(rank_), own_rows_);
+  copy(heads(build_.keys, rank_, rank_, group, cut_.kv, 0, own_rows_), keys(kept));
+  copy(heads(build_.values, rank_, rank_, group, cut_.kv, 0, own_rows_), values(kept));
 }
 
 }  // namespace shingle::planner

@@ -1,0 +1,93 @@
+#include "call_plans.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "choose.hpp"
+#include "lower/graph_fitness.hpp"
+#include "plan/arena_layout.hpp"
+#include "shingle/sim/simulate.hpp"
+
+namespace shingle {
+
+/// Mechanism and params of a problem: the same for all m between two powers of two, so that they are searched
+/// once.
+Params CallPlans::params_for(Declared& op, const Problem& problem) const {
+  if (op.params) return suited(*op.params);
+  if (options_.choose) return suited(options_.choose(problem));
+  const auto upper = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(problem.m)));
+  const auto found = op.chosen.find(upper);
+  if (found != op.chosen.end()) return found->second;
+  const Problem typical =
+      needs_routing(problem) ? problem : with_m(op.largest, std::min(upper, op.largest.m));
+  ChooseOptions quick;
+  quick.tune.passes = 0;
+  quick.tune.refuses = [this](const Plan& plan) { return why_unfit(plan); };
+  const Plan plan = machine_.tiles.empty() ? make_best_plan(typical, machine_).value()
+                                           : choose(typical, machine_, quick).value().plan;
+  return op.chosen.emplace(upper, suited(params_of(plan))).first->second;
+}
+
+/// Why a plan cannot serve calls; empty if it can.
+std::string CallPlans::why_unfit(const Plan& plan) const {
+  for (const RankPlan& rank : plan.ranks)
+    for (const Lane& lane : rank.lanes)
+      if (lane.submission.prelaunched) return "commands are launched before the call";
+  return world_.refuses(plan);
+}
+
+Result<Plan> CallPlans::chosen(Declared& op, const Problem& problem) const {
+  Result<Plan> plan = make_plan(problem, machine_, params_for(op, problem));
+  if (!plan) return plan;
+  if (std::string why = why_unfit(*plan); !why.empty()) return Reason{std::move(why)};
+  return plan;
+}
+
+Result<Plan> CallPlans::in_graph(Declared& op, const Problem& problem) const {
+  std::string why;
+  for (const Params& params : for_graphs(params_for(op, problem))) {
+    Result<Plan> plan = make_plan(problem, machine_, params);
+    why = plan ? why_unfit(*plan) : plan.reason();
+    if (plan && why.empty()) why = unfit_for_graph(*plan);
+    if (plan && why.empty() && gains(*plan)) return plan;
+  }
+  return Reason{why.empty() ? "sequential is predicted to be as fast" : std::move(why)};
+}
+
+/// True if a plan is predicted to be faster than the sequential one, or the machine has no figures.
+bool CallPlans::gains(const Plan& plan) const {
+  if (machine_.tiles.empty()) return true;
+  const auto us = [&](const Plan& of) { return simulate(of, machine_).makespan_us; };
+  return us(plan) < (1 - ChooseOptions{}.margin) * us(sequential(plan.problem()));
+}
+
+Plan CallPlans::sequential(const Problem& problem) const {
+  return make_plan(problem, machine_, SequentialParams{}).value();
+}
+
+std::vector<Plan> CallPlans::typical(Declared& op, const Problem& largest) const {
+  std::vector<Plan> plans{sequential(largest)};
+  const auto add = [&](const Problem& problem) {
+    Result<Plan> plan = chosen(op, problem);
+    if (!plan) return;
+    plans.push_back(std::move(plan).value());
+    if (unfit_for_graph(plans.back()).empty()) return;
+    if (Result<Plan> captured = in_graph(op, problem)) plans.push_back(std::move(captured).value());
+  };
+  add(largest);
+  for (std::int64_t m = op.m_step; !needs_routing(largest) && m < largest.m; m *= 2) add(with_m(largest, m));
+  return plans;
+}
+
+/// Of shards of unequal size, one step less than the maximum, some are copied that equal ones are not.
+std::int64_t CallPlans::sequential_bytes(const Declared& op, const Problem& largest) const {
+  std::int64_t bytes = 0;
+  for (const std::int64_t m : {largest.m, largest.m - op.m_step}) {
+    if (m < 1 || (m < largest.m && largest.routing)) continue;
+    bytes = std::max(bytes, arena_layout(sequential(with_m(largest, m))).bytes);
+  }
+  return bytes;
+}
+
+}  // namespace shingle
