@@ -29,7 +29,7 @@ class SlotChunks {
       arrived_ = build.counter("arrived", cut_.chunks());
     }
     assigned_ = build.counter("assigned", 1);
-    counted_ = build.counter("counted", 1);
+    if (!p_.traits().before) counted_ = build.counter("counted", 1);
     if (p_.traits().chains()) hidden_ = build.buffer("hidden", cut_.most_rows(), p_.inner);
     if (p_.traits().after) {
       products_ = build.buffer("products", held, p_.n);
@@ -50,8 +50,8 @@ class SlotChunks {
     }
     hand_over(build_, rank, assigned_, compute_lane, communicate_lane);
     slots_.exchange_counts(rank);
-    hand_over(build_, rank, counted_, communicate_lane, compute_lane);
-    for (std::int64_t chunk = 0; p_.traits().before && chunk < cut_.chunks(); ++chunk) {
+    if (!p_.traits().before) return hand_over(build_, rank, counted_, communicate_lane, compute_lane);
+    for (std::int64_t chunk = 0; chunk < cut_.chunks(); ++chunk) {  // their arrival tells of the counts, too
       exchange_slots(build_, rank, tokens_, cut_.sent(rank, chunk), cut_.received(rank, chunk));
       build_.notify(rank, communicate_lane, arrived_, chunk);
     }
