@@ -47,16 +47,6 @@ Placement Slots::tokens(int rank, int to) const {
   return picked(build_.all(build_.a, rank), build_.rows(row_of_, rank, to * rows, rows));
 }
 
-Placement Slots::by_expert(int rank, const Slice& rows) const {
-  RowMap map;  // a run of `capacity` rows for each expert
-  map.world = routing_.experts_per_rank();
-  map.block = map.len = routing_.capacity();
-  map.stride = routing_.world() * routing_.capacity();
-  map.base = rank * routing_.capacity();
-  map.limit = rows.rows;
-  return {rows, placement::Matrix{map}};
-}
-
 Elementwise Slots::send_counts(int rank, std::int32_t counted) const {
   const int world = build_.world();
   Elementwise pass;

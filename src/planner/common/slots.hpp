@@ -19,8 +19,6 @@ class Slots {
   /// The tokens of a rank's slots, of all or of those that go to one rank.
   Placement tokens(int rank) const;
   Placement tokens(int rank, int to) const;
-  /// Slots of a rank that go to one rank, among the rows by expert there.
-  Placement by_expert(int rank, const Slice& rows) const;
 
   /// Counts of the rows that a rank multiplies: those from other ranks, a row each, then those of its own
   /// slots, a row for each rank that they go to.
