@@ -243,8 +243,7 @@ Result<Plan> plan_chunked(const Problem& problem, const Machine& host, const Chu
     case Op::alltoall_grouped_gemm:
     case Op::grouped_gemm_alltoall:
     case Op::moe:
-      problem.has_slots() ? planner::slots_in_chunks(build, machine)
-                          : planner::experts_in_chunks(build, machine);
+      planner::experts_in_chunks(build, machine);
       break;
     case Op::mlp:
       planner::plan_mlp_slices(build, boundaries(build, problem.shard_rows()));

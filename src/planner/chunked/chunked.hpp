@@ -10,7 +10,5 @@ using ChunkedBuilder = ParamBuilder<ChunkedParams>;
 /// alltoall+grouped-gemm, grouped-gemm+alltoall and moe, with products in the machine's tiles. Plans at most
 /// as many chunks as the params say, which must be at least 1.
 void experts_in_chunks(ChunkedBuilder& build, const Machine& machine);
-/// The same with a capacity.
-void slots_in_chunks(ChunkedBuilder& build, const Machine& machine);
 
 }  // namespace shingle::planner

@@ -1,20 +1,21 @@
 #include "slot_cut.hpp"
 
+#include <algorithm>
+#include <numeric>
+
 namespace shingle::planner {
 
-SlotCut::SlotCut(const Routing& routing, std::int64_t chunks)
-    : world_(routing.world()),
-      per_rank_(routing.experts_per_rank()),
-      capacity_(routing.capacity()),
-      runs_(per_rank_ * world_),
-      chunks_(smaller(chunks, runs_)) {}
+SlotCut::SlotCut(const Routing& routing, std::vector<std::int64_t> shares)
+    : world_(routing.world()), per_rank_(routing.experts_per_rank()), capacity_(routing.capacity()) {
+  const std::int64_t runs = per_rank_ * world_;
+  shares.resize(std::min(shares.size(), static_cast<std::size_t>(runs)));
+  const std::int64_t all = std::accumulate(shares.begin(), shares.end(), std::int64_t{0});
+  std::int64_t shared = 0;
+  for (const std::int64_t share : shares) ends_.push_back(runs * (shared += share) / all);
+}
 
 std::int64_t SlotCut::held_rows() const {
   return (2 * world_ - 1) * per_rank_ * capacity_;
-}
-
-std::int64_t SlotCut::most_rows() const {
-  return ceil_div(runs_, chunks_) * capacity_;
 }
 
 std::vector<SlotCut::Run> SlotCut::runs(int rank, std::int64_t chunk) const {
@@ -57,20 +58,9 @@ SlotCut::Weights SlotCut::weights(int holder, int source, std::int64_t chunk) co
 
 std::int64_t SlotCut::row(int holder, int source, std::int64_t weight) const {
   const std::int64_t own = world_ * per_rank_;  // runs of the holder's own slots
-  const std::int64_t run = source == holder ? holder * per_rank_
-                                            : own + (source - (source > holder ? 1 : 0)) * per_rank_;
+  const std::int64_t run =
+      source == holder ? holder * per_rank_ : own + (source - (source > holder ? 1 : 0)) * per_rank_;
   return (run + weight) * capacity_;
-}
-
-void exchange_slots(Builder& build, int rank, std::int32_t buffer, const std::vector<SlotCut::Part>& out,
-                    const std::vector<SlotCut::Part>& in) {
-  const auto messages = [&](const std::vector<SlotCut::Part>& parts) {
-    std::vector<Exchange::Message> all;
-    for (const SlotCut::Part& part : parts)
-      all.push_back({part.peer, build.rows(buffer, rank, part.row, part.rows)});
-    return all;
-  };
-  if (!out.empty() || !in.empty()) build.exchange(rank, messages(out), messages(in));
 }
 
 }  // namespace shingle::planner

@@ -4,16 +4,16 @@
 #include <cstdint>
 #include <vector>
 
-#include "builder.hpp"
+#include "shingle/plan/routing.hpp"
 
 namespace shingle::planner {
 
-/// A rank's experts have a run of `capacity` slots for each source. Runs go to chunks whole, because the slots
-/// that have a token are the first ones: the ends of runs are often empty. Expert follows expert; in each, own
-/// slots come first, because they need no link.
+/// A rank's experts have a run of `capacity` slots for each source. Runs go to chunks whole, because the
+/// slots that have a token are the first ones: the ends of runs are often empty. Expert follows expert; in
+/// each, own slots come first, because they need no link.
 ///
-/// A rank holds rows for its own slots, in their order, then for those of each other source to its experts. So
-/// a chunk is at most one message between two ranks, there and back.
+/// A rank holds rows for its own slots, in their order, then for those of each other source to its experts.
+/// So a chunk is at most one message between two ranks, there and back.
 class SlotCut {
  public:
   /// Slots of one expert and source.
@@ -29,13 +29,11 @@ class SlotCut {
     std::int64_t rows = 0;
   };
 
-  /// There are at most `chunks` chunks, and at most one for each run.
-  SlotCut(const Routing& routing, std::int64_t chunks);
+  /// There is a chunk for each share of the runs, and at most one for each run.
+  SlotCut(const Routing& routing, std::vector<std::int64_t> shares);
 
-  std::int64_t chunks() const { return chunks_; }
+  std::int64_t chunks() const { return static_cast<std::int64_t>(ends_.size()); }
   std::int64_t held_rows() const;
-  /// Rows of the largest chunk.
-  std::int64_t most_rows() const;
 
   /// Runs that a rank multiplies.
   std::vector<Run> runs(int rank, std::int64_t chunk) const;
@@ -44,7 +42,9 @@ class SlotCut {
   std::vector<Part> received(int rank, std::int64_t chunk) const;
 
  private:
-  std::int64_t first_run(std::int64_t chunk) const { return runs_ * chunk / chunks_; }
+  std::int64_t first_run(std::int64_t chunk) const {
+    return chunk == 0 ? 0 : ends_[static_cast<std::size_t>(chunk - 1)];
+  }
   /// Experts of `holder` whose runs from a source are in a chunk: from `first` on, `count` of them.
   struct Weights {
     std::int64_t first = 0;
@@ -55,11 +55,7 @@ class SlotCut {
 
   int world_;
   std::int64_t per_rank_, capacity_;
-  std::int64_t runs_, chunks_;  // of a rank
+  std::vector<std::int64_t> ends_;  // of chunks, in runs
 };
-
-/// Appends the messages of a chunk to the communicate lane, if there are any.
-void exchange_slots(Builder& build, int rank, std::int32_t buffer, const std::vector<SlotCut::Part>& out,
-                    const std::vector<SlotCut::Part>& in);
 
 }  // namespace shingle::planner
