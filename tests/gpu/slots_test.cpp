@@ -95,10 +95,11 @@ class SlotsOnGpus : public testing::TestWithParam<int> {
     return with_m(p, 300);
   }
   std::vector<Params> ways() const {
-    std::vector<Params> ways{SequentialParams{}};
+    std::vector<Params> ways{SequentialParams{}, ChunkedParams{}, SignalParams{}};
     if (world->capabilities().remote_memory || GetParam() == 1) {
       ways.push_back(FusedParams{});
       ways.push_back(FusedParams{.helpers = 8});
+      ways.push_back(FusedParams{.helpers = FusedParams::no_helpers});
       ways.push_back(FusedParams{.tile = {.rows = 64, .cols = 256}});
       ways.push_back(FusedParams{.tile = {.rows = 128, .cols = 256, .order = {Raster::along_n, 8, 2, 1, 0}}});
     }
