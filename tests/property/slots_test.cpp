@@ -287,6 +287,9 @@ TEST(Slots, RefuseWhatTheyDoNotHave) {
       with_m({.op = Op::moe, .world = 2, .n = 8, .k = 8, .inner = 8, .experts = {4, 2, 3}}, 6);
   const auto ring = plan_ring(problem, {}, {});
   ASSERT_FALSE(ring);
+  const auto shares = plan_signal(problem, {}, {.group_waves = {1, INT64_MAX}});
+  ASSERT_FALSE(shares);
+  EXPECT_THAT(shares.reason(), HasSubstr("add up to more than 2^31"));
   EXPECT_THAT(ring.reason(),
               HasSubstr("ring does not plan grouped products: use sequential, chunked, signal or fused"));
 }

@@ -2,6 +2,7 @@
 // that has their rows. Tiles of the last count, and a group returns when all of its tiles have.
 #include "experts.hpp"
 
+#include <limits>
 #include <utility>
 
 #include "grid.hpp"
@@ -77,6 +78,12 @@ void add_rank(Builder& build, const ExpertChunks& groups, ExpertProducts made, i
 Result<Plan> signal_experts(const Problem& problem, const Machine& machine, const SignalParams& params) {
   if (auto reason = unserved_by_signal(problem, machine, params)) return *reason;
   if (auto reason = wrong_groups(params)) return *reason;
+  std::int64_t left = std::numeric_limits<std::int32_t>::max();
+  for (const std::int64_t share : params.group_waves) {
+    if (share > left)
+      return Reason{"groups of experts are shares, which add up to more than 2^31; give smaller numbers"};
+    left -= share;
+  }
   SignalParams chosen = params;
   chosen.equal_groups = false;
   if (chosen.group_waves.empty())
