@@ -184,7 +184,7 @@ std::int64_t expected_elements(const Problem& p, const Plan& plan, int rank) {
   if (plan.mechanism == Mechanism::ring) return expected_on_ring(p, rank);
   const std::int64_t cols = p.traits().reduces() ? p.n : p.out_cols();
   std::int64_t wire_cols = cols;
-  if (plan.mechanism == Mechanism::signal) {
+  if (plan.mechanism == Mechanism::signal && !p.traits().grouped) {  // tiles are stacked
     const std::int64_t tile_cols = std::get<SignalParams>(params_of(plan)).tile.cols;
     wire_cols = ceil_div(cols, tile_cols) * tile_cols;
   }
