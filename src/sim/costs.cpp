@@ -232,6 +232,18 @@ ProductTile Costs::tile_of(const Gemm& gemm, std::int64_t item) const {
   return tile;
 }
 
+std::int64_t Costs::live_tiles(const Gemm& gemm, std::int64_t end) const {
+  std::vector<std::int64_t>& before = live_before_[&gemm];
+  if (before.empty()) {
+    before.push_back(0);
+    for (std::int64_t i = 0; i < gemm.grid.positions(); ++i) {
+      const TileRect rect = tile_of(gemm, i).rect;
+      before.push_back(before.back() + (rect.rows > 0 && rect.cols > 0 ? 1 : 0));
+    }
+  }
+  return before[static_cast<std::size_t>(end)];
+}
+
 double Costs::filled(const Elementwise& step) const {
   if (step.from.size() != 1 || !is_indexed(step.from.front())) return 1;
   const Problem& problem = plan_.problem();

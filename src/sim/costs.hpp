@@ -4,6 +4,7 @@
 #include <map>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "shingle/machine/machine.hpp"
 #include "shingle/plan/placement.hpp"
@@ -46,6 +47,8 @@ class Costs {
   double assign_us(const AssignSlots& step) const;
   /// A tile of a product, without the rows that are expected to have no token.
   ProductTile tile_of(const Gemm& gemm, std::int64_t item) const;
+  /// Tiles with such rows among the first `end` of a product with Gemm::live.
+  std::int64_t live_tiles(const Gemm& gemm, std::int64_t end) const;
   /// Part of the rows of a pass that it is expected to store: slots may be empty.
   double filled(const Elementwise& step) const;
   /// Part of a tiled step's time on `workers` workers that waits for memory (Contention::share). Fewer
@@ -82,6 +85,7 @@ class Costs {
   double memory_bytes_per_us_, us_per_flop_;
   // Cache of wave_of_us(), by step and wave
   mutable std::map<std::pair<const Gemm*, std::int64_t>, double> waves_;
+  mutable std::map<const Gemm*, std::vector<std::int64_t>> live_before_;  // cache of live_tiles()
   // Cache of attention_flop_us(): the last step's
   mutable std::pair<const void*, double> attention_{};
   mutable std::map<std::pair<const Step*, std::int32_t>, double> shares_;  // cache of memory_share()

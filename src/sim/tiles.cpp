@@ -31,8 +31,14 @@ std::vector<const Placement*> stores_of(const Step& step) {
   return {};
 }
 
-/// Number of items in [first, last) that hold output: phantom tiles take no time.
-std::int64_t real_items(const Step& step, std::int64_t first, std::int64_t last) {
+/// Number of items in [first, last) that hold output: other tiles take no time. Tiles whose rows have no
+/// token still notify: if there are no others, they count as one.
+std::int64_t real_items(const Costs& costs, const Step& step, std::int64_t first, std::int64_t last) {
+  if (const auto* gemm = std::get_if<Gemm>(&step); gemm && gemm->live.buffer >= 0) {
+    const std::int64_t tiles = gemm->grid.tiles_before(last) - gemm->grid.tiles_before(first);
+    return larger(costs.live_tiles(*gemm, last) - costs.live_tiles(*gemm, first),
+                  smaller(tiles, std::int64_t{1}));
+  }
   const TileGrid& grid = *grid_of(step);
   const auto* pass = std::get_if<Elementwise>(&step);
   if ((pass && row_wise(*pass)) || grid.tiles() == grid.positions()) return last - first;
@@ -40,11 +46,12 @@ std::int64_t real_items(const Step& step, std::int64_t first, std::int64_t last)
 }
 
 /// End of the next `most` real items after `first`, at most `last`.
-std::int64_t end_of_real(const Step& step, std::int64_t first, std::int64_t last, std::int64_t most) {
-  if (real_items(step, first, last) <= most) return last;
+std::int64_t end_of_real(const Costs& costs, const Step& step, std::int64_t first, std::int64_t last,
+                         std::int64_t most) {
+  if (real_items(costs, step, first, last) <= most) return last;
   std::int64_t enough = first + most;  // lower bound of the result, raised until exact
   while (enough < last) {
-    const std::int64_t missing = most - real_items(step, first, enough);
+    const std::int64_t missing = most - real_items(costs, step, first, enough);
     if (missing == 0) break;
     enough += missing;
   }
@@ -184,14 +191,14 @@ void Simulation::claim(Index index) {
   while (pass.next < pass.bounds.back()) {
     while (pass.next >= pass.bounds[pass.run + 1]) ++pass.run;
     const std::int64_t end = pass.bounds[pass.run + 1];
-    if (real_items(*pass.step, pass.next, end) == 0) {
+    if (real_items(costs_, *pass.step, pass.next, end) == 0) {
       pass.next = end;
       continue;
     }
     const bool waited = job.was_gated;
     if (!gates_open(index, pass.next, false) || !launched(index, waited)) return;
     const std::int32_t more = std::min(job.most - job.held, free);
-    const std::int64_t left = real_items(*pass.step, pass.next, pass.bounds.back());
+    const std::int64_t left = real_items(costs_, *pass.step, pass.next, pass.bounds.back());
     // Takes at most as many workers as there are items for them.
     const auto taken = static_cast<std::int32_t>(
         std::clamp<std::int64_t>(library ? more : smaller(more, left - (job.held - job.active)), 0, more));
@@ -199,7 +206,7 @@ void Simulation::claim(Index index) {
     free -= taken;
     const std::int32_t idle = job.held - job.active;
     if (idle == 0) return;
-    start(index, library ? end : end_of_real(*pass.step, pass.next, end, idle));
+    start(index, library ? end : end_of_real(costs_, *pass.step, pass.next, end, idle));
   }
   if (job.active == 0) retire(index);
 }
@@ -217,7 +224,7 @@ void Simulation::start(Index index, std::int64_t last) {
   batch.begin = now_;
   batch.workers = gemm && Costs::is_library(*gemm)
                       ? job.held
-                      : static_cast<std::int32_t>(real_items(*pass.step, batch.first, last));
+                      : static_cast<std::int32_t>(real_items(costs_, *pass.step, batch.first, last));
   pass.next = batch.last;
   if (job.active == 0) computes(lane.rank, 1);
   job.active += batch.workers;

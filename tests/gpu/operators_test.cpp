@@ -268,12 +268,19 @@ Params draw_expert_params(Dice& dice, const Problem& problem) {
   if (!problem.traits().slices_experts() && chance(dice, 40))
     return ChunkedParams{.comm_workers = one_of(dice, {0, 2, 12}),
                          .chunks = static_cast<std::int32_t>(dice.size(0, 8))};
+  if (!problem.traits().slices_experts() && chance(dice, 40)) {
+    SignalParams params{.comm_workers = one_of(dice, {0, 2, 12})};
+    for (std::size_t groups = dice.size(0, 8); groups > 0; --groups)
+      params.group_waves.push_back(dice.size(1, 4));
+    return params;
+  }
   FusedParams params;
   params.stage_fp32 = chance(dice, 30);
   params.mover = one_of(dice, {Mover::copy_engine, Mover::store});
   if (problem.epilogue.activation != Activation::swiglu && chance(dice, 50))
     params.tile.rows = one_of(dice, {64, 128}), params.tile.cols = 128;
   if (chance(dice, 50)) params.helpers = static_cast<std::int32_t>(dice.size(1, 24));
+  if (params.mover == Mover::store && chance(dice, 30)) params.helpers = FusedParams::no_helpers;
   params.unregistered = chance(dice, 30);
   return params;
 }
@@ -285,13 +292,6 @@ Problem draw_slots(Dice& dice, int world) {
   while (!p.traits().takes_capacity());
   give_capacity(dice, p, chance(dice, 30) ? 1500 : 300);
   return p;
-}
-
-Params draw_slot_params(Dice& dice, const Problem& problem) {
-  for (;;)
-    if (const Params params = draw_expert_params(dice, problem);
-        !std::holds_alternative<ChunkedParams>(params))
-      return params;
 }
 
 /// The elements of the outputs.
@@ -398,7 +398,7 @@ TEST_P(Operators, RandomAttentionsAreRight) {
 }
 
 TEST_P(Operators, RandomExpertsWithACapacityAreRight) {
-  expect_random(700, draw_slots, draw_slot_params);
+  expect_random(700, draw_slots, draw_expert_params);
 }
 
 /// Each run gives the same bits.

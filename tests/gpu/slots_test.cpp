@@ -96,9 +96,11 @@ class SlotsOnGpus : public testing::TestWithParam<int> {
   }
   std::vector<Params> ways() const {
     std::vector<Params> ways{SequentialParams{}};
+    if (GetParam() > 1) ways.insert(ways.end(), {ChunkedParams{}, SignalParams{}});  // one rank has no peers
     if (world->capabilities().remote_memory || GetParam() == 1) {
       ways.push_back(FusedParams{});
       ways.push_back(FusedParams{.helpers = 8});
+      ways.push_back(FusedParams{.helpers = FusedParams::no_helpers});
       ways.push_back(FusedParams{.tile = {.rows = 64, .cols = 256}});
       ways.push_back(FusedParams{.tile = {.rows = 128, .cols = 256, .order = {Raster::along_n, 8, 2, 1, 0}}});
     }

@@ -31,8 +31,10 @@ Problem experts(Op op) {
 
 /// Tensor-parallel experts by `fused`, with helpers if `machine` has workers for them.
 std::vector<Plan> sliced(Op op, const Machine& machine = {}) {
-  return {plan_fused(experts(op), machine, {}).value(),
-          plan_fused(experts(op), machine, {.mover = Mover::store}).value()};
+  return {
+      plan_fused(experts(op), machine, {.mover = Mover::copy_engine}).value(),
+      plan_fused(experts(op), machine, {.mover = Mover::store}).value(),
+      plan_fused(experts(op), machine, {.helpers = FusedParams::no_helpers, .mover = Mover::store}).value()};
 }
 Machine with_helpers() {
   Machine machine;
@@ -46,7 +48,8 @@ std::vector<Plan> plans(Op op) {
   if (traits(op).slices_experts())
     all.push_back(plan_fused(experts(op), with_helpers(), {.mover = Mover::store}).value());
   else
-    all.push_back(plan_chunked(experts(op), {}, {.chunks = 2}).value());
+    all.insert(all.end(), {plan_chunked(experts(op), {}, {.chunks = 2}).value(),
+                           plan_signal(experts(op), {}, {.group_waves = {2, 1}}).value()});
   return all;
 }
 
@@ -265,7 +268,7 @@ TEST(WrongSlicedExperts, TokensInOtherPlacesOrTooEarly) {
           return true;
         });
         // Without helpers, the lane of the product sorts the tokens.
-        if (machine.workers > 1)
+        if (std::get<FusedParams>(params_of(plan)).helpers > 0)
           expect_refused<Gemm>(plan, "", [](Gemm& g) {
             if (g.gates.empty()) return false;
             --g.gates.front().targets.back();
@@ -393,6 +396,37 @@ TEST_P(WrongChunks, OtherRowsOrTooEarly) {
     if (counter == plan.counters.end()) continue;
     expect_refused<Await>(plan, "", [&](Await& await) {
       if (await.counter.counter != counter - plan.counters.begin()) return false;
+      --await.target;
+      return true;
+    });
+  }
+}
+
+TEST(WrongGroups, TilesThatAwaitOrCountForOthers) {
+  Machine machine;
+  machine.tile_rows = 4;
+  for (const Op op : {Op::alltoall_grouped_gemm, Op::grouped_gemm_alltoall, Op::moe}) {
+    const Plan plan = plan_signal(experts(op), machine, {.group_waves = {1, 1}}).value();
+    if (traits(op).before) {
+      expect_refused<Gemm>(plan, "", [](Gemm& product) {
+        if (product.gates.empty()) return false;
+        product.gates.front().targets.back() = 0;
+        return true;
+      });
+      expect_refused<Gemm>(plan, "", [](Gemm& product) {
+        if (product.gates.empty() || product.gates.front().entries.size() < 2) return false;
+        product.gates.front().entries.back() = product.gates.front().entries.front();
+        return true;
+      });
+    }
+    if (!traits(op).after) continue;
+    expect_refused<Gemm>(plan, "", [](Gemm& product) {
+      if (product.notify.empty() || product.notify.front().entries.size() < 2) return false;
+      product.notify.front().entries.back() = product.notify.front().entries.front();
+      return true;
+    });
+    expect_refused<Await>(plan, "", [&](Await& await) {
+      if (plan.counters[static_cast<std::size_t>(await.counter.counter)].name != "computed") return false;
       --await.target;
       return true;
     });

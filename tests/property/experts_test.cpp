@@ -28,7 +28,9 @@ std::vector<Op> any_split() {
 /// The params, without those of mechanisms that do not plan the problem.
 std::vector<Params> planned(const Problem& problem, std::vector<Params> params) {
   if (problem.traits().slices_experts())
-    std::erase_if(params, [](const Params& of) { return mechanism_of(of) == Mechanism::chunked; });
+    std::erase_if(params, [](const Params& of) {
+      return mechanism_of(of) == Mechanism::chunked || mechanism_of(of) == Mechanism::signal;
+    });
   return params;
 }
 
@@ -37,8 +39,10 @@ std::vector<Params> forms(Dice& dice, const Problem& problem) {
   fused.helpers = std::min(fused.helpers, 1);  // of two workers
   return planned(problem,
                  {SequentialParams{}, ChunkedParams{}, test::random_params(dice, problem, Mechanism::chunked),
+                  SignalParams{}, SignalParams{.tile = {.rows = 16, .cols = 8}, .group_waves = {2, 1, 4}},
                   FusedParams{}, FusedParams{.mover = Mover::copy_engine}, FusedParams{.mover = Mover::store},
-                  FusedParams{.helpers = 1, .mover = Mover::store}, fused});
+                  FusedParams{.helpers = 1, .mover = Mover::store},
+                  FusedParams{.helpers = FusedParams::no_helpers, .mover = Mover::store}, fused});
 }
 
 Problem random_experts(Dice& dice, const test::Limits& limits) {
@@ -93,6 +97,7 @@ TEST(Experts, SpanSeveralTilesEach) {
       for (int row = 0; row < 1400; ++row) rows.push_back(static_cast<std::int32_t>(dice.size(0, 3)));
     const Problem problem = experts(op, 2, std::move(dest), {4, 2});
     test::expect_right(problem, planned(problem, {SequentialParams{}, ChunkedParams{.chunks = 3},
+                                                  SignalParams{.group_waves = {3, 2, 1}},
                                                   FusedParams{.tile = {.rows = 64, .cols = 16}}}));
     const FusedParams clusters{.tile = {.rows = 24, .cols = 16, .order = {Raster::along_n, 4, 2, 1, 0}}};
     test::expect_right(problem, {clusters});
@@ -104,7 +109,8 @@ TEST(Experts, WithoutRowsForSomeOrAll) {
   for (const Op op : any_split()) {
     const auto right = [&](std::vector<std::vector<std::int32_t>> dest) {
       const Problem problem = experts(op, 2, std::move(dest), {4, 2});
-      test::expect_right(problem, planned(problem, {SequentialParams{}, ChunkedParams{}, FusedParams{}}));
+      test::expect_right(
+          problem, planned(problem, {SequentialParams{}, ChunkedParams{}, SignalParams{}, FusedParams{}}));
     };
     right({{3, 3, 3, 3}, {3, 3}});  // all to one, and the same expert twice for a token
     right({{}, {0, 2}});
@@ -118,7 +124,8 @@ TEST(Experts, AreProvenForAnyTilesAndOrder) {
   for (int i = 0; i < 150; ++i) {
     const Problem problem = random_experts(dice, {.world = 6, .m = 60});
     const Machine machine = test::random_machine(dice);
-    for (const Mechanism mechanism : {Mechanism::sequential, Mechanism::chunked, Mechanism::fused}) {
+    for (const Mechanism mechanism :
+         {Mechanism::sequential, Mechanism::chunked, Mechanism::signal, Mechanism::fused}) {
       const auto plan = make_plan(problem, machine, test::random_params(dice, problem, mechanism));
       if (!plan) continue;  // the machine has too few workers
       for (const Setting setting : {Setting::alone, Setting::context}) {
@@ -195,7 +202,7 @@ std::int64_t sent_elements(const Plan& plan, int rank, std::int64_t cols) {
       const auto* const pass = std::get_if<Elementwise>(&step);
       const bool shared = pass != nullptr && pass->queue >= 0 && !queues.insert(pass->queue).second;
       if (pass != nullptr && !shared && pass->to.slice.rank != rank && pass->grid.cols == cols)
-        elements += pass->grid.rows * cols;
+        elements += pass->grid.rows * cols * larger(std::ssize(replicas(pass->to)), std::ptrdiff_t{1});
     }
   return elements;
 }
@@ -206,7 +213,9 @@ TEST(Experts, SlicedOnesSendATokenOnceAndItsSumOnce) {
     Problem problem = random_experts(dice, {.world = 6, .m = 200}, ExpertSplit::by_slice);
     if (problem.n == problem.k || problem.experts.topk == problem.n || problem.experts.topk == problem.k)
       continue;  // matrices are told apart by their columns
-    const FusedParams params{.mover = i % 2 == 0 ? Mover::copy_engine : Mover::store};
+    const FusedParams params{.mover = i % 3 == 0   ? Mover::copy_engine
+                                      : i % 3 == 1 ? Mover::store
+                                                   : Mover::automatic};
     const Plan plan = plan_fused(problem, {}, params).value();
     const auto tokens = [&](int rank) { return problem.routing->rows(rank) / problem.experts.topk; };
     std::int64_t all = 0;

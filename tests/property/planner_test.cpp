@@ -81,7 +81,7 @@ std::optional<std::string> excuse_of_low_latency(const Problem& p, const Machine
 std::optional<std::string> excuse(const Problem& p, const Machine& machine, const Params& params) {
   const Mechanism mechanism = mechanism_of(params);
   if (p.traits().grouped && mechanism != Mechanism::sequential && mechanism != Mechanism::fused &&
-      (mechanism != Mechanism::chunked || p.traits().slices_experts()))
+      ((mechanism != Mechanism::chunked && mechanism != Mechanism::signal) || p.traits().slices_experts()))
     return "experts";
   // Collectives gather rows; those of an A that is stored by columns are not contiguous.
   if (p.traits().gathers() && p.transpose_a) return "transpose_a";
@@ -110,7 +110,7 @@ std::optional<std::string> excuse(const Problem& p, const Machine& machine, cons
   if ((p.op == Op::gemm || p.traits().is_collective()) && mechanism != Mechanism::sequential)
     return "nothing to overlap";
   // Signal sends what a GEMM has finished.
-  if (p.traits().gathers() && mechanism == Mechanism::signal) return "gathers";
+  if (p.traits().gathers() && !p.traits().grouped && mechanism == Mechanism::signal) return "gathers";
   // Rows of a slice are scattered over what a rank multiplies.
   if (p.op == Op::alltoall_gemm && mechanism == Mechanism::chunked) return "dispatch";
   // What it gathers is there from the beginning.
@@ -184,7 +184,7 @@ std::int64_t expected_elements(const Problem& p, const Plan& plan, int rank) {
   if (plan.mechanism == Mechanism::ring) return expected_on_ring(p, rank);
   const std::int64_t cols = p.traits().reduces() ? p.n : p.out_cols();
   std::int64_t wire_cols = cols;
-  if (plan.mechanism == Mechanism::signal) {
+  if (plan.mechanism == Mechanism::signal && !p.traits().grouped) {  // tiles are stacked
     const std::int64_t tile_cols = std::get<SignalParams>(params_of(plan)).tile.cols;
     wire_cols = ceil_div(cols, tile_cols) * tile_cols;
   }
@@ -290,7 +290,8 @@ void try_one(Coverage& coverage) {
       continue;
     }
     if (!plan) RC_FAIL("no plan, although there is no excuse: " + plan.reason());
-    if (auto* signal = std::get_if<SignalParams>(&params)) {
+    if (auto* signal = std::get_if<SignalParams>(&params);
+        signal && !p.traits().grouped) {  // groups of experts are shares
       check_wrong_groups(p, machine, *signal, *plan);
       if (chance(draw, 70)) signal->group_waves = random_groups(draw, *plan);
       plan = plan_with(p, machine, params);

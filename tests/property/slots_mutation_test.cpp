@@ -24,8 +24,15 @@ Problem slots(Op op) {
 std::vector<Plan> plans(Op op) {
   Machine machine;
   machine.workers = 4;
-  return {plan_sequential(slots(op), machine, {}).value(), plan_fused(slots(op), machine, {}).value(),
-          plan_fused(slots(op), machine, {.helpers = 1}).value()};
+  return {plan_sequential(slots(op), machine, {}).value(),
+          plan_chunked(slots(op), machine, {.chunks = 2}).value(),
+          plan_signal(slots(op), machine, {.group_waves = {1, 1}}).value(),
+          plan_fused(slots(op), machine, {}).value(), plan_fused(slots(op), machine, {.helpers = 1}).value()};
+}
+
+/// True if an all-to-all takes counts to the ranks, before tokens.
+bool sends_counts(const Plan& plan) {
+  return plan.mechanism != Mechanism::fused;
 }
 
 std::int32_t buffer_of(const Plan& plan, std::string_view name) {
@@ -180,7 +187,16 @@ TEST(WrongSlots, CountsThatHaveNotArrived) {
         });
       }
       // Without tokens to push, the lane has awaited all counts.
-      if (plan.mechanism == Mechanism::sequential || op == Op::grouped_gemm_alltoall) continue;
+      if (sends_counts(plan) || op == Op::grouped_gemm_alltoall) continue;
+      if (std::get<FusedParams>(params_of(plan)).helpers <= 0) {
+        const auto arrived = std::ranges::find(plan.counters, "arrived", &Counter::name);
+        expect_refused<Await>(plan, "", [&](Await& await) {
+          if (await.counter.counter != arrived - plan.counters.begin()) return false;
+          --await.target;
+          return true;
+        });
+        continue;
+      }
       int gated = 0;
       expect_refused<Gemm>(plan, "", [&](Gemm& g) {
         if (g.gates.empty()) return false;
@@ -196,7 +212,7 @@ TEST(WrongSlots, CountsForOthers) {
   for (const Op op : operators)
     for (const Plan& plan : plans(op)) {
       const std::int32_t live = buffer_of(plan, "live");
-      if (plan.mechanism == Mechanism::sequential) {
+      if (sends_counts(plan)) {
         expect_refused<Collective>(plan, "", [&](Collective& c) {
           if (c.send.buffer != live) return false;
           std::swap(c.send.row, c.recv.row);
@@ -215,6 +231,32 @@ TEST(WrongSlots, CountsForOthers) {
         return true;
       });
     }
+}
+
+TEST(WrongSlots, ChunksOfOthersOrTooEarly) {
+  for (const Op op : operators) {
+    const Plan plan = plan_chunked(slots(op), {}, {.chunks = 2}).value();
+    // Slots of another rank; slots of the other chunk.
+    expect_refused<Exchange>(plan, "", [](Exchange& chunk) {
+      if (chunk.sends.size() < 2) return false;
+      std::swap(chunk.sends[0].slice, chunk.sends[1].slice);
+      return true;
+    });
+    expect_refused<Exchange>(plan, "", [](Exchange& chunk) {
+      for (Exchange::Message& message : chunk.receives) message.slice.row = chunk.receives.front().slice.row;
+      return chunk.receives.size() > 1;
+    });
+    for (const std::string_view name : {"arrived", "computed", "returned"}) {
+      const auto counter = static_cast<std::int32_t>(std::ranges::find(plan.counters, name, &Counter::name) -
+                                                     plan.counters.begin());
+      if (!awaits(plan, counter)) continue;
+      expect_refused<Await>(plan, "", [&](Await& await) {
+        if (await.counter.counter != counter) return false;
+        --await.target;
+        return true;
+      });
+    }
+  }
 }
 
 TEST(WrongSlots, StepsThatAssignOtherSlots) {

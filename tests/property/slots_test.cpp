@@ -2,10 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
 
 #include "api/workspace.hpp"
 #include "check/slots.hpp"
+#include "planner/common/slot_cut.hpp"
 #include "shingle/api/context.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/planner/planner.hpp"
@@ -36,9 +38,16 @@ std::shared_ptr<const Routing> random_choices(Dice& dice, const Problem& problem
 }
 
 Params random_form(Dice& dice, const Problem& problem) {
-  if (test::chance(dice, 30)) return SequentialParams{};
+  if (test::chance(dice, 25)) return SequentialParams{};
+  if (test::chance(dice, 25)) {
+    auto signal = std::get<SignalParams>(test::random_params(dice, problem, Mechanism::signal));
+    for (std::size_t groups = dice.size(0, 4); groups > 0; --groups)
+      signal.group_waves.push_back(dice.size(1, 3));
+    return signal;
+  }
+  if (test::chance(dice, 33)) return ChunkedParams{.chunks = static_cast<std::int32_t>(dice.size(1, 9))};
   auto fused = std::get<FusedParams>(test::random_params(dice, problem, Mechanism::fused));
-  fused.helpers = std::min(fused.helpers, 1);  // of two workers
+  fused.helpers = test::chance(dice, 30) ? FusedParams::no_helpers : std::min(fused.helpers, 1);  // of two
   return fused;
 }
 
@@ -60,8 +69,10 @@ TEST(Slots, SpanSeveralTilesEach) {
     for (int i = 0; i < 3; ++i) {
       const auto choices = random_choices(dice, problem);
       const FusedParams clusters{.tile = {.rows = 32, .cols = 16, .order = {Raster::along_n, 4, 2, 1, 0}}};
-      test::expect_right(
-          problem, {SequentialParams{}, FusedParams{.tile = {.rows = 64, .cols = 16}}, clusters}, choices);
+      test::expect_right(problem,
+                         {SequentialParams{}, ChunkedParams{}, SignalParams{},
+                          FusedParams{.tile = {.rows = 64, .cols = 16}}, clusters},
+                         choices);
     }
   }
 }
@@ -71,7 +82,8 @@ TEST(Slots, AreProvenForAnyTilesAndOrder) {
   for (int i = 0; i < 150; ++i) {
     const Problem problem = random_slots(dice, 6);
     const Machine machine = test::random_machine(dice);
-    for (const Mechanism mechanism : {Mechanism::sequential, Mechanism::fused}) {
+    for (const Mechanism mechanism :
+         {Mechanism::sequential, Mechanism::chunked, Mechanism::signal, Mechanism::fused}) {
       const auto plan = make_plan(problem, machine, test::random_params(dice, problem, mechanism));
       if (!plan) continue;  // the machine has too few workers
       for (const Setting setting : {Setting::alone, Setting::context}) {
@@ -118,7 +130,8 @@ TEST(Slots, GiveTheBitsOfARoutingThatTheHostKnows) {
     Problem slots = known;
     slots.experts.capacity = 40;
     slots = with_m(slots, known.m);
-    for (const Params& params : {Params(SequentialParams{}), Params(FusedParams{})})
+    for (const Params& params : {Params(SequentialParams{}), Params(ChunkedParams{.chunks = 3}),
+                                 Params(SignalParams{.group_waves = {2, 1}}), Params(FusedParams{})})
       EXPECT_EQ(results_of(slots, params, known.routing), results_of(known, params, {}));
   }
 }
@@ -272,9 +285,63 @@ TEST(Slots, RefuseWhatTheyDoNotHave) {
   refused("dtype = i32 is not f32, bf16 or f16", [](Problem& p) { p.dtype = DType::i32; });
   const Problem problem =
       with_m({.op = Op::moe, .world = 2, .n = 8, .k = 8, .inner = 8, .experts = {4, 2, 3}}, 6);
-  const auto chunked = plan_chunked(problem, {}, {});
-  ASSERT_FALSE(chunked);
-  EXPECT_THAT(chunked.reason(), HasSubstr("chunked does not plan experts with a capacity"));
+  const auto ring = plan_ring(problem, {}, {});
+  ASSERT_FALSE(ring);
+  const auto shares = plan_signal(problem, {}, {.group_waves = {1, INT64_MAX}});
+  ASSERT_FALSE(shares);
+  EXPECT_THAT(shares.reason(), HasSubstr("add up to more than 2^31"));
+  EXPECT_THAT(ring.reason(),
+              HasSubstr("ring does not plan grouped products: use sequential, chunked, signal or fused"));
+}
+
+TEST(Slots, AreCutAlikeOnAllRanks) {
+  for (const auto& [world, per_rank, capacity, chunks] :
+       {std::array<int, 4>{1, 3, 2, 2}, {2, 1, 5, 4}, {3, 4, 2, 5}, {4, 2, 1, 100}, {8, 1, 3, 3}}) {
+    const Routing routing = Routing::slots(world, world * per_rank, capacity);
+    const planner::SlotCut cut(routing, std::vector<std::int64_t>(static_cast<std::size_t>(chunks), 1));
+    EXPECT_EQ(cut.chunks(), std::min(chunks, world * per_rank));
+    for (int rank = 0; rank < world; ++rank) {
+      std::vector<int> held(static_cast<std::size_t>(cut.held_rows()), 0), runs(held), sent(held), in(held);
+      for (std::int64_t chunk = 0; chunk < cut.chunks(); ++chunk) {
+        std::int64_t rows = 0;
+        std::vector<std::int64_t> of_source(static_cast<std::size_t>(world), 0), got(of_source);
+        for (const auto& run : cut.runs(rank, chunk)) {
+          for (int i = 0; i < capacity; ++i) ++runs[static_cast<std::size_t>(run.row + i)];
+          of_source[static_cast<std::size_t>(run.source)] += run.source == rank ? 0 : capacity;
+          rows += capacity;
+          if (run.source != rank) continue;
+          EXPECT_EQ(run.row, (rank * per_rank + run.weight) * capacity);
+        }
+        EXPECT_LE(std::abs(rows - world * per_rank * capacity / cut.chunks()), capacity);
+        for (const auto& part : cut.received(rank, chunk)) {
+          got[static_cast<std::size_t>(part.peer)] += part.rows;
+          for (std::int64_t i = 0; i < part.rows; ++i) ++in[static_cast<std::size_t>(part.row + i)];
+          // The peer sends the slots of the same runs.
+          std::vector<std::int64_t> slots;
+          for (const auto& of : cut.sent(part.peer, chunk))
+            if (of.peer == rank)
+              for (std::int64_t i = 0; i < of.rows; ++i) slots.push_back(of.row + i);
+          ASSERT_EQ(static_cast<std::int64_t>(slots.size()), part.rows);
+          for (const auto& run : cut.runs(rank, chunk)) {
+            if (run.source != part.peer) continue;
+            EXPECT_EQ(slots[static_cast<std::size_t>(run.row - part.row)],
+                      (rank * per_rank + run.weight) * capacity);
+          }
+        }
+        EXPECT_EQ(got, of_source);
+        for (const auto& part : cut.sent(rank, chunk))
+          for (std::int64_t i = 0; i < part.rows; ++i) ++sent[static_cast<std::size_t>(part.row + i)];
+      }
+      for (std::int64_t row = 0; row < cut.held_rows(); ++row) {
+        const bool slot = row < routing.rows(rank),
+                   own = slot && routing.rank_of(routing.dest(rank, row)) == rank;
+        const auto at = static_cast<std::size_t>(row);
+        EXPECT_EQ(runs[at], own || !slot) << row;
+        EXPECT_EQ(sent[at], slot && !own) << row;
+        EXPECT_EQ(in[at], !slot) << row;
+      }
+    }
+  }
 }
 
 TEST(Slots, ArePushedByWorkers) {

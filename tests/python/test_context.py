@@ -100,7 +100,7 @@ def test_mixture_of_experts(context, name, mechanism):
             np.testing.assert_allclose(out[rank], np.einsum("tj,tjn->tn", weights[rank], each), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("mechanism", ["sequential", "fused"])
+@pytest.mark.parametrize("mechanism", ["sequential", "chunked", "signal", "fused"])
 def test_mixture_of_experts_by_ids(context, mechanism):
     """The device routes, and drops what exceeds the capacity, as the host would do it here."""
     inner, experts, topk, capacity, most = 12, 4, 2, 3, 8

@@ -175,6 +175,28 @@ def test_models_of_transformers(name):
     on_ranks(2, model_case, name)
 
 
+def model_with_capacity_case():
+    """Enough capacity changes nothing; one slot drops, which each block counts."""
+    whole, blocks = tiny("Mixtral")
+    text = torch.arange(10).view(2, 5) + dist.get_rank()
+    plain, roomy, full = (copy.deepcopy(whole) for _ in range(3))
+    st.expert_parallel(plain)
+    expected = plain(text).logits
+    assert st.expert_parallel(roomy, capacity=20) == st.expert_parallel(full, capacity=1, max_tokens=10) == blocks
+    check(roomy(text).logits, expected, "logits with enough capacity")
+    full(text)
+    for layers, drops in ((roomy.model.layers, False), (full.model.layers, True)):
+        assert [bool(layer.mlp.experts.dropped[0] > 0) for layer in layers] == [drops] * blocks
+    wrapped = nn.parallel.DistributedDataParallel(full)
+    wrapped(text).logits.square().mean().backward()  # ranks' counts stay their own
+    assert full.state_dict().keys() == whole.state_dict().keys()
+
+
+def test_models_with_a_capacity():
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    on_ranks(2, model_with_capacity_case)
+
+
 def transposed_case():
     """Weights [experts, in, out], as some models hold them."""
     whole, _ = tiny("Mixtral")

@@ -33,7 +33,7 @@ def dense(x, up, down, ids, weights, activation):
 class Case:
     """Tokens of all ranks, their experts, and the experts of all ranks, in float64 and equal on all ranks."""
 
-    def __init__(self, tokens, experts, topk, activation="swiglu", choose=None):
+    def __init__(self, tokens, experts, topk, activation="swiglu", choose=None, out=OUT):
         self.rank, self.ranks, self.activation = dist.get_rank(), dist.get_world_size(), activation
         tokens = [tokens[rank % len(tokens)] for rank in range(self.ranks)]
 
@@ -41,13 +41,15 @@ class Case:
             return torch.randn(shape, dtype=torch.float64).requires_grad_()
 
         self.xs = [random(count, HIDDEN) for count in tokens]
-        self.up, self.down = random(experts, up_rows(activation), HIDDEN), random(experts, OUT, INNER)
+        self.up, self.down = random(experts, up_rows(activation), HIDDEN), random(experts, out, INNER)
         self.ids = [choose(count, topk) if choose else torch.randint(experts, (count, topk)) for count in tokens]
         self.weights = [torch.rand(count, topk, dtype=torch.float64).requires_grad_() for count in tokens]
-        self.outs = [dense(x, self.up, self.down, ids, weights, activation)
-                     for x, ids, weights in zip(self.xs, self.ids, self.weights)]  # fmt: skip
+        self.outs = [self.dense(*of) for of in zip(self.xs, self.ids, self.weights)]
         self.coefficients = [torch.randn_like(out) for out in self.outs]
         sum((out * c).sum() for out, c in zip(self.outs, self.coefficients)).backward()
+
+    def dense(self, x, ids, weights):
+        return dense(x, self.up, self.down, ids, weights, self.activation)
 
     def mine(self, whole):
         """This rank's part of what all ranks have."""

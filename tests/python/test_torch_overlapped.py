@@ -138,6 +138,9 @@ def measure_case():
             Shape("moe", N, K, "f32", 1, inner=4, experts=(4, 2), activation="swiglu"),
             Shape("alltoall+grouped-gemm", 8, K, "f32", 1, experts=(4, 2), transpose_b=False),
             Shape("grouped-gemm+alltoall", N, K, "f32", 1, experts=(4, 2), transpose_b=False),
+            Shape("moe", N, K, "f32", 1, inner=4, experts=(4, 2), capacity=20, activation="swiglu"),
+            Shape("alltoall+grouped-gemm", 8, K, "f32", 1, experts=(4, 2), capacity=20, transpose_b=False),
+            Shape("grouped-gemm+alltoall", N, K, "f32", 1, experts=(4, 2), capacity=20, transpose_b=False),
         ):  # fmt: skip
             found = warming.measure(group, shape, [16, 64], None)
             assert list(found) == [16, 64]
@@ -194,6 +197,7 @@ def test_table_survives_a_file(tmp_path):
     full.rows[Shape("gemm+allreduce", 1, 2, "bf16", 4)] = [(16, "fused one-shot")]
     full.rows[Shape("ulysses-attention", 8, 8, "bf16", 2, attention=(2, 2, 4, True))] = [(16, LIBRARY)]
     full.rows[Shape("moe", 8, 8, "bf16", 2, 16, experts=(8, 2))] = [(16, "fused")]
+    full.rows[Shape("moe", 8, 8, "bf16", 2, 16, experts=(8, 2), capacity=4)] = [(16, "sequential")]
     ring = Shape("allgather+attention", 8, 8, "bf16", 2, attention=(2, 2, 4, True), zigzag=True)
     full.rows[ring], full.rows[ring._replace(returns_lse=True)] = [(16, "ring")], [(16, LIBRARY)]
     full.save(path)

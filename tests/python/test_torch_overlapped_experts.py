@@ -11,6 +11,7 @@ from shingle import errors  # noqa: E402
 from shingle.torch import experts, overlapped, warming  # noqa: E402
 from shingle.torch.choices import PREDICTED, Shape, table  # noqa: E402
 from shingle.torch.experts import kernels, routing  # noqa: E402
+from shingle.torch.experts.slots import Slots  # noqa: E402
 
 
 def experts_case():
@@ -45,6 +46,57 @@ def experts_case():
                     assert torch.equal(again, found)
     for op in ("moe", "alltoall+grouped-gemm", "grouped-gemm+alltoall"):
         assert counts["overlapped." + op] > 0 and not counts["sequential." + op], counts
+
+
+def capacity_case():
+    """The device routes, in both ways alike: what is dropped, results and gradients. Empty slots are zeros."""
+    counts = overlapped.counts
+    counts.clear()
+    with host_ranks(), warming.forced(PREDICTED):
+        group = overlapped.find_group("0")
+        for dtype in (torch.float32, torch.bfloat16):
+            same = functools.partial(close, bound=1e-5 if dtype == torch.float32 else 3e-2)
+            for tokens, count, topk, capacity, most in ((5, 4, 2, 2, 5), (9, 8, 1, 1, 12), (6, 4, 4, 3, 6), (0, 4, 2, 3, 4)):
+                ids, weights = torch.randint(-2, count + 1, (tokens, topk)), torch.rand(tokens, topk)
+                x, up, down = (
+                    (torch.randn(sizes) / 4).to(dtype) for sizes in ((tokens, K), (count, 8, K), (count, N, 4))
+                )
+                given = x, up, down, ids, weights, "0", "swiglu", capacity, most
+                same(*(kernels.moe_with_capacity(way, *given) for way in WAYS))
+                grad = torch.randn(tokens, N).to(dtype)
+                for wanted in ([True] * 4, [True, False, False, True], [False, True, False, False]):
+                    same(*(kernels.moe_with_capacity_gradients(way, grad, *given, wanted) for way in WAYS))
+                same(*by_both("dispatch", x, up, Slots(ids.int(), count, group, capacity, most)))
+    for op in ("moe", "alltoall+grouped-gemm", "grouped-gemm+alltoall"):
+        assert counts["overlapped." + op] > 0 and not counts["sequential." + op], counts
+
+
+def test_kernels_with_a_capacity():
+    on_ranks(1, capacity_case)
+
+
+def capacity_choice_case():
+    """Calls with a capacity are overlapped without a measurement, also in a capture."""
+    counts = overlapped.counts
+    x, up, down = torch.randn(4, K), torch.randn(2, 8, K), torch.randn(2, N, 4)
+    ids, weights = torch.zeros(4, 1, dtype=torch.int64), torch.ones(4, 1)
+
+    def call():
+        counts.clear()
+        kernels.moe_with_capacity(experts.overlapped, x, up, down, ids, weights, "0", "swiglu", 3)
+        return dict(counts)
+
+    with host_ranks():
+        assert call() == {"overlapped.moe": 1}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+            assert call() == {"overlapped.moe": 1}
+        shape = Shape("moe", N, K, "f32", 1, inner=4, experts=(2, 1), capacity=3)
+        assert table.mechanisms(shape) == [shape] and shape.key == shape
+
+
+def test_choice_with_a_capacity():
+    on_ranks(1, capacity_choice_case)
 
 
 WAYS = experts.overlapped, experts.sequential

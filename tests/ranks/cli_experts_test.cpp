@@ -61,7 +61,7 @@ TEST_F(Cli, PlansAndProvesTensorParallelExperts) {
                 HasSubstr("chunked does not plan tensor-parallel experts: use sequential or fused"));
   }
   EXPECT_THAT(run("plan --mechanism ring " + world + expert_parallel[2]).err,
-              HasSubstr("ring does not plan grouped products: use sequential, chunked or fused"));
+              HasSubstr("ring does not plan grouped products: use sequential, chunked, signal or fused"));
 }
 
 TEST_F(Cli, RefusesExpertsThatDoNotFit) {

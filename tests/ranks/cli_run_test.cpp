@@ -63,11 +63,11 @@ TEST_F(Cli, RoutesTokensOnTheDevice) {
   for (const std::string op : {"moe", "alltoall+grouped-gemm", "grouped-gemm+alltoall"})
     for (const std::string routing : {"random", "skewed", "all-to-one", "balanced", "empty-rank"})
       for (const json& row :
-           rows("--mechanism sequential,fused --capacity 20 --routing " + routing + " --op " + op + " " +
-                (op == "moe" ? sizes : sizes.substr(0, sizes.find("--inner")) + "--world 2 ")))
+           rows("--mechanism sequential,chunked,signal,fused --capacity 20 --routing " + routing + " --op " +
+                op + " " + (op == "moe" ? sizes : sizes.substr(0, sizes.find("--inner")) + "--world 2 ")))
         EXPECT_EQ(row.at("verified"), true) << op << " " << routing;
-  const json chunked = rows("--op moe --mechanism chunked --capacity 20 " + sizes, 1)[0];
-  EXPECT_THAT(chunked.at("reason").get<std::string>(), HasSubstr("experts with a capacity"));
+  const json ring = rows("--op moe --mechanism ring --capacity 20 " + sizes, 1)[0];
+  EXPECT_THAT(ring.at("reason").get<std::string>(), HasSubstr("ring does not plan grouped products"));
 }
 
 /// The indented lines of the README that call the program; a backslash continues a line.

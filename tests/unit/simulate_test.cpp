@@ -225,7 +225,29 @@ TEST(Simulate, SlotsWithoutTokensTakeNobodysTime) {
       return time(plan_sequential(with(op, capacity), on).value(), on);
     };
     EXPECT_GT(sequential(200), sequential(50) + 50) << "600 rows, of which half go over the link";
+    // Tiles without tokens lie between others: no mechanism computes them.
+    for (const Mechanism mechanism :
+         {Mechanism::sequential, Mechanism::chunked, Mechanism::signal, Mechanism::fused}) {
+      const auto computing = [&](std::int32_t capacity) {
+        return simulate(plan_with(with(op, capacity), on, default_params(mechanism)).value(), on)
+            .computing_us[0];
+      };
+      EXPECT_NEAR(computing(200), computing(50), 0.02 * computing(50)) << name(mechanism);
+    }
   }
+}
+
+TEST(Simulate, TilesWithoutTokensStillNotify) {
+  // Orders in which some runs of tiles have none with a token.
+  for (const Raster raster : {Raster::along_m, Raster::along_n})
+    for (const std::int32_t swizzle : {1, 2, 3}) {
+      const Problem problem =
+          with_m({.op = Op::moe, .world = 2, .n = 40, .k = 50, .inner = 30, .experts = {4, 2, 100}}, 30);
+      const TileParams tile{10, 10, {raster, swizzle, 1, 1, 0}};
+      const double signal = time(plan_signal(problem, machine(), {.tile = tile}).value(), machine());
+      EXPECT_GT(signal, 0);
+      EXPECT_GT(time(plan_fused(problem, machine(), {.tile = tile, .helpers = 1}).value(), machine()), 0);
+    }
 }
 
 TEST(Simulate, CountsMayBeKernels) {

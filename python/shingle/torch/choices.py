@@ -48,6 +48,7 @@ class Shape(NamedTuple):
     attention: tuple[int, int, int, bool] | None = None  # heads and kv_heads of all ranks, head_dim, causal
     zigzag: bool = False  # order of the tokens of an attention
     experts: tuple[int, int] | None = None  # experts of all ranks, and of a token
+    capacity: int = 0  # slots of an expert for one rank's tokens, which the device routes; 0: the host routes
     returns_lse: bool = False  # an attention also returns its log-sum-exp
     f32_sums: bool = False  # sums of narrower values are fp32
     transpose_b: bool = True
@@ -91,10 +92,15 @@ def by(shape, choice):
 def predicts(shape):
     """True if calls that were not measured are overlapped.
 
-    Not those of experts: a new routing makes the host plan anew, while the device waits. Nor products alone, which have
-    nothing to overlap.
+    Not those of experts whom the host routes: a new routing makes it plan anew, while the device waits. Nor products
+    alone, which have nothing to overlap.
     """
-    return shape.experts is None and shape.op != "gemm"
+    return not host_routes(shape) and shape.op != "gemm"
+
+
+def host_routes(shape):
+    """True if the host needs the routing of each call, so that no CUDA graph holds it."""
+    return shape.experts is not None and shape.capacity == 0
 
 
 def most_rows(row):
@@ -159,7 +165,7 @@ class Table:
         shapes = [
             {"op": s.op, "n": s.n, "k": s.k, "dtype": s.dtype, "ranks": s.ranks, "inner": s.inner, "keeps": s.keeps,
              "captured": s.captured, "attention": s.attention, "zigzag": s.zigzag, "experts": s.experts,
-             "returns_lse": s.returns_lse, "f32_sums": s.f32_sums,
+             "capacity": s.capacity, "returns_lse": s.returns_lse, "f32_sums": s.f32_sums,
              "choices": rows}
             for s, rows in sorted(self.rows.items())
         ]

@@ -34,10 +34,12 @@ def roles(shape: Shape):
     """Matrices of a call, in the order in which kernels pass them."""
     if shape.op == "mlp":
         return "a", "b", "down", "out"
-    if shape.op == "moe":
-        return "a", "b", "down", "topk_weights", "out"
-    if shape.op == "grouped-gemm+alltoall":
-        return "a", "b", "topk_weights", "out"
+    if shape.experts:
+        of_op = {"moe": ("down", "topk_weights"), "grouped-gemm+alltoall": ("topk_weights",)}.get(shape.op, ())
+        found = ["a", "b", *of_op, "out"]
+        if shape.capacity:
+            found += ["topk_ids", "dropped"] if of_op else ["topk_ids", "dropped", "counts"]
+        return found
     if shape.op == "attention+reducescatter":
         return "a", "keys", "values", "b", "out"
     if shape.op == "attention-backward":
@@ -90,7 +92,7 @@ class GroupContext:
             activation=shape.activation, transpose_b=shape.transpose_b and self.purpose == PRODUCTS, bias=shape.bias,
             norm=normed, residual=normed, norm_epsilon=shape.norm_epsilon or 0, heads=heads, kv_heads=kv_heads,
             head_dim=head_dim, causal=causal, returns_lse=shape.returns_lse, experts=experts, topk=topk,
-            f32_sums=shape.f32_sums, scale=shape.scale, m_step=m_step_of(shape),
+            capacity=shape.capacity, f32_sums=shape.f32_sums, scale=shape.scale, m_step=m_step_of(shape),
             row_order=ZIGZAG if shape.zigzag else CONTIGUOUS, mechanism=shape.mechanism,
         )  # fmt: skip
         self.calls[shape] = call = op.prepare([(self.group.rank, role) for role in roles(shape)], streams=1)

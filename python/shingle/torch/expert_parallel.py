@@ -1,11 +1,13 @@
 """Expert parallelism for models of Transformers as they are."""
 
+import functools
 import sys
 
 import torch
 from torch import nn
 
 from ..errors import InvalidArgument, Unsupported
+from . import capacity as capacities
 from . import functional, shapes
 from .counters import counts
 from .groups import find_group, name_of
@@ -15,7 +17,7 @@ PARAMETERS = "gate_up_proj", "down_proj"
 DTYPES = torch.float64, torch.float32, torch.bfloat16, torch.float16
 
 
-def expert_parallel(model, group=None):
+def expert_parallel(model, group=None, *, capacity=None, max_tokens=None):
     """Replaces the experts of each MoE block of a model by `moe`. Returns the number of replaced blocks.
 
     model: of Transformers 5.17 or newer, such as Mixtral, Qwen-MoE, OLMoE or DeepSeek; every rank has the same, whole.
@@ -26,6 +28,9 @@ def expert_parallel(model, group=None):
     Each rank then calls the model on its own tokens, all ranks equally often; numbers of tokens may differ. Gradients
     of experts are sums over all ranks' tokens, those of other parameters are of own tokens. DistributedDataParallel
     leaves the experts alone; its gradients are averages, so divide those of experts by the ranks.
+
+    capacity, max_tokens: as of moe. The device then routes, so that CUDA graphs hold the model, and each block counts
+    what it drops in `dropped`, int64 [2] on the device.
 
     Raises Unsupported, with the reasons, if nothing can be replaced, and InvalidArgument if the ranks do not divide the
     experts. Nothing is changed then.
@@ -53,12 +58,14 @@ def expert_parallel(model, group=None):
             whole = getattr(module, parameter)
             own = whole.detach().chunk(at.size)[at.rank].clone()
             setattr(module, parameter, nn.Parameter(own, requires_grad=whole.requires_grad))
-        install(module, run_experts, at.name)
+        capacities.declare(module, capacity, max_tokens, module.down_proj.device)
+        install(module, run_counted, at.name)
         counts["transformers.experts"] += 1
     if refused:
         print(f"shingle: WARNING: expert_parallel left {'; '.join(refused)}", file=sys.stderr)
     # DistributedDataParallel would give all ranks the experts of rank 0.
-    ignored = [f"{name}.{parameter}" for name in served for parameter in PARAMETERS]
+    left = PARAMETERS if capacity is None else (*PARAMETERS, "dropped")
+    ignored = [f"{name}.{of}" for name in served for of in left]
     model._ddp_params_and_buffers_to_ignore = [*getattr(model, "_ddp_params_and_buffers_to_ignore", []), *ignored]
     return len(served)
 
@@ -97,10 +104,15 @@ def why_not_whole(module):
     return None
 
 
-def run_experts(module, group, hidden_states, top_k_index, top_k_weights):
+def run_counted(module, *given):
+    """run_experts() with the capacity of the module."""
+    return run_experts(module, *given, moe=functools.partial(capacities.moe, module))
+
+
+def run_experts(module, group, hidden_states, top_k_index, top_k_weights, moe=functional.moe):
     """In place of the forward of a module's experts. Its parameters are those of this rank."""
     up, down = module.gate_up_proj, module.down_proj
     if module.is_transposed:
         up, down = up.transpose(1, 2), down.transpose(1, 2)
     topk_weights = top_k_weights.to(shapes.wide(hidden_states.dtype))
-    return functional.moe(hidden_states, up, down, top_k_index, topk_weights, group)
+    return moe(hidden_states, up, down, top_k_index, topk_weights, group)

@@ -174,7 +174,7 @@ def ring_attention(q, k, v, group=None, *, causal=False, zigzag=False, rows=None
     return _ops.ring_attention(*given).view(q.shape)
 
 
-def moe(x, w_up, w_down, topk_ids, topk_weights, group=None, *, activation="swiglu"):
+def moe(x, w_up, w_down, topk_ids, topk_weights, group=None, *, activation="swiglu", capacity=None, max_tokens=None):
     """Σ_j topk_weights[i, j] · expert(x_i) over the experts topk_ids[i, j] of token i: expert parallelism.
 
     x: this rank's tokens, [tokens, hidden] or [..., hidden]; ranks may have different numbers of them, or none.
@@ -186,10 +186,22 @@ def moe(x, w_up, w_down, topk_ids, topk_weights, group=None, *, activation="swig
     The ranks exchange topk_ids, and the host waits for them: a CUDA graph cannot hold the call. Wrong arguments of one
     rank raise InvalidArgument on all ranks. A gradient must be wanted on all ranks or on none. Backward sends the
     tokens and computes the first product again.
+
+    capacity: the device routes, and the host waits for nothing, so a CUDA graph holds the call. An expert takes at most
+    `capacity` choices of one rank's tokens: choice 0 of all tokens first, then choice 1, and so on. The others are
+    dropped: they add nothing to the result, and have no gradients. An id of -1 is no choice. Returns (result, dropped);
+    dropped is int32 [2] on x's device: choices of own tokens that were dropped, and ids that are neither an expert nor
+    -1. max_tokens: the most tokens of any rank, equal on all ranks; None: all ranks have as many as this one. Wrong
+    arguments raise on their rank alone.
     """
     rows, ids, weights = (of.flatten(0, -2) if of.dim() > 2 else of for of in (x, topk_ids, topk_weights))
-    out, _ = _ops.moe(rows, w_up, w_down, ids, weights, name_of(group), activation)
-    return out.view(*x.shape[:-1], out.shape[1])
+    given = rows, w_up, w_down, ids, weights, name_of(group), activation
+    if capacity is None:
+        if max_tokens is not None:
+            raise InvalidArgument(f"max_tokens = {max_tokens} needs a capacity; without one leave it out")
+        return _ops.moe(*given)[0].view(*x.shape[:-1], w_down.shape[1])
+    out, dropped = _ops.moe_with_capacity(*given, capacity, max_tokens)
+    return out.view(*x.shape[:-1], out.shape[1]), dropped
 
 
 def on_host(cu_seqlens):

@@ -232,6 +232,21 @@ def moe(ctx, grad, _):
     return dx, d_up, d_down, None, d_weights, None, None
 
 
+def setup_moe_with_capacity(ctx, inputs, output):
+    *tensors, ctx.group, ctx.activation, ctx.capacity, ctx.max_tokens = inputs
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(*tensors)
+
+
+def moe_with_capacity(ctx, grad, _):
+    wants = [wanted(ctx, index) for index in (0, 1, 2, 4)]
+    found = ops.moe_with_capacity_gradients(
+        grad, *ctx.saved_tensors, ctx.group, ctx.activation, ctx.capacity, ctx.max_tokens, wants
+    )
+    dx, d_up, d_down, d_weights = (gradient if want else None for gradient, want in zip(found, wants))
+    return result(ctx, dx, d_up, d_down, None, d_weights)
+
+
 def activation(grad, x, name):
     """The gradient of sequential.activate(x, name)."""
     aten = torch.ops.aten

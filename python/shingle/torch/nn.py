@@ -10,6 +10,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from ..errors import InvalidArgument
+from . import capacity as capacities
 from . import functional
 from .groups import find_group, name_of
 from .parallel_styles import as_layout
@@ -197,11 +198,16 @@ class Experts(nn.Module):
     x: this rank's tokens, whose number may differ between ranks. `up` and `down` are those of functional.moe. Their
     gradients are sums over the tokens of all ranks. All other parameters of a model are replicas, whose gradients are
     of own tokens: if you average those over the ranks, divide these by the ranks.
+
+    capacity, max_tokens: as of functional.moe. The buffer `dropped`, int64 [2] on the device, then counts what all calls
+    dropped, also those that activation checkpointing repeats: choices without a slot, and ids that are no expert.
     """
 
-    def __init__(self, experts, features, inner, group=None, *, activation="swiglu", device=None, dtype=None):
+    def __init__(self, experts, features, inner, group=None, *, activation="swiglu", capacity=None, max_tokens=None,
+                 device=None, dtype=None):  # fmt: skip
         super().__init__()
         self.group, self.activation = name_of(group), activation
+        capacities.declare(self, capacity, max_tokens, device)
         ranks = find_group(self.group).size
         if experts % ranks != 0:
             raise InvalidArgument(f"experts = {experts} must be a multiple of the {ranks} ranks of the group")
@@ -215,19 +221,22 @@ class Experts(nn.Module):
         for weight in (self.up, self.down):
             bound = weight.shape[-1] ** -0.5
             nn.init.uniform_(weight, -bound, bound)
+        if self.capacity is not None:
+            self.dropped.zero_()
 
     def forward(self, x, topk_ids, topk_weights):
         """topk_ids, topk_weights: [..., topk] for x [..., features], as of functional.moe."""
         rows, ids, weights = (local(of, Shard(0)) for of in (x, topk_ids, topk_weights))
-        out = functional.moe(rows, self.up, self.down, ids, weights, self.group, activation=self.activation)
+        out = capacities.moe(self, rows, self.up, self.down, ids, weights, self.group, activation=self.activation)
         return like(x, out, Shard(0))
 
     @classmethod
-    def from_weights(cls, w_up, w_down, group=None, *, activation="swiglu"):
+    def from_weights(cls, w_up, w_down, group=None, *, activation="swiglu", capacity=None, max_tokens=None):
         """This rank's part of weights that every rank has whole, of all experts."""
         check_experts(w_up.new_empty(0, w_up.shape[-1]), w_up, w_down, activation)
         experts, features, inner = w_down.shape
-        made = cls(experts, features, inner, group, activation=activation, device=w_up.device, dtype=w_up.dtype)
+        made = cls(experts, features, inner, group, activation=activation, capacity=capacity, max_tokens=max_tokens,
+                   device=w_up.device, dtype=w_up.dtype)  # fmt: skip
         at = find_group(made.group)
         with torch.no_grad():
             made.up.copy_(w_up.chunk(at.size)[at.rank])
@@ -243,17 +252,18 @@ class MoE(nn.Module):
     """A mixture of experts: each token goes to the topk experts of the largest softmax(router(x)).
 
     normalize: the weights of a token sum to 1. shared: a module that every token passes too, such as a SwiGluMLP. The
-    router is a replica: equal on all ranks.
+    router is a replica: equal on all ranks. capacity, max_tokens: as of Experts; experts.dropped counts.
     """
 
     def __init__(self, features, inner, experts, topk, group=None, *, activation="swiglu", normalize=True, shared=None,
-                 device=None, dtype=None):  # fmt: skip
+                 capacity=None, max_tokens=None, device=None, dtype=None):  # fmt: skip
         super().__init__()
         if not 1 <= topk <= experts:
             raise InvalidArgument(f"topk = {topk} is outside [1, {experts}], the number of experts")
         self.topk, self.normalize, self.shared = topk, normalize, shared
         self.router = nn.Linear(features, experts, bias=False, device=device, dtype=dtype)
-        self.experts = Experts(experts, features, inner, group, activation=activation, device=device, dtype=dtype)
+        self.experts = Experts(experts, features, inner, group, activation=activation, capacity=capacity,
+                               max_tokens=max_tokens, device=device, dtype=dtype)  # fmt: skip
 
     def forward(self, x, logits=None):
         """logits: [..., experts], in place of router(x)."""

@@ -189,6 +189,23 @@ define(
 )  # fmt: skip
 
 define(
+    "moe_with_capacity_gradients",
+    "(Tensor grad, Tensor x, Tensor w_up, Tensor w_down, Tensor topk_ids, Tensor topk_weights, str group,"
+    " str? activation, int capacity, SymInt? max_tokens, bool[] wanted) -> (Tensor, Tensor, Tensor, Tensor)",
+    cuda=functools.partial(kernels.moe_with_capacity_gradients, experts.overlapped),
+    cpu=functools.partial(kernels.moe_with_capacity_gradients, experts.sequential), casts=False,
+)  # fmt: skip
+
+define(
+    "moe_with_capacity",
+    "(Tensor x, Tensor w_up, Tensor w_down, Tensor topk_ids, Tensor topk_weights, str group, str? activation,"
+    " int capacity, SymInt? max_tokens=None) -> (Tensor, Tensor)",
+    cuda=functools.partial(kernels.moe_with_capacity, experts.overlapped),
+    cpu=functools.partial(kernels.moe_with_capacity, experts.sequential),
+    backward=gradients.moe_with_capacity, setup=gradients.setup_moe_with_capacity, keeps=(4,),
+)  # fmt: skip
+
+define(
     "moe",
     "(Tensor x, Tensor w_up, Tensor w_down, Tensor topk_ids, Tensor topk_weights, str group, str? activation)"
     " -> (Tensor, Tensor)",

@@ -1,5 +1,7 @@
 """Checks of the arguments and empty outputs of each op: the fake kernels, and the first step of the real ones."""
 
+import torch
+
 from . import shapes
 from .groups import find_group
 
@@ -151,6 +153,19 @@ def moe(x, w_up, w_down, topk_ids, topk_weights, group, activation):
     shapes.check_experts(x, w_up, w_down, activation)
     shapes.check_choices(x, topk_ids, topk_weights, w_up.shape[0] * find_group(group).size)
     return x.new_empty(x.shape[0], w_down.shape[1])
+
+
+def moe_with_capacity(x, w_up, w_down, topk_ids, topk_weights, group, activation, capacity, max_tokens=None):
+    out = moe(x, w_up, w_down, topk_ids, topk_weights, group, activation)
+    shapes.check_capacity(x, w_up.shape[0] * find_group(group).size, capacity, max_tokens)
+    return out, x.new_empty(2, dtype=torch.int32)
+
+
+def moe_with_capacity_gradients(
+    grad, x, w_up, w_down, topk_ids, topk_weights, group, activation, capacity, max_tokens, wanted
+):
+    moe_with_capacity(x, w_up, w_down, topk_ids, topk_weights, group, activation, capacity, max_tokens)
+    return moe_gradients(grad, x, w_up, w_down, topk_weights, None, group, activation, wanted)
 
 
 def moe_gradients(grad, x, w_up, w_down, topk_weights, routing, group, activation, wanted):

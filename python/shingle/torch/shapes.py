@@ -245,6 +245,19 @@ def check_choices(x, topk_ids, topk_weights, experts):
     check_matrix(x.new_empty(0, dtype=dtype), topk_weights, topk_ids.shape, "topk_weights")
 
 
+def check_capacity(x, experts, capacity, max_tokens):
+    """Checks the slots of an expert for one rank's tokens, and the most tokens of a rank. experts: of all ranks."""
+    most = torch.iinfo(torch.int32).max // experts
+    if not 1 <= capacity <= most:
+        raise InvalidArgument(
+            f"capacity = {capacity} is outside [1, {most}]: the slots that each of {experts} experts has for one rank's tokens"
+        )
+    if max_tokens is not None and x.shape[0] > max_tokens:
+        raise InvalidArgument(
+            f"max_tokens = {max_tokens}, but x has {x.shape[0]} tokens; give the most tokens of any rank, equal on all ranks"
+        )
+
+
 def split_table(splits, group):
     """Rows that ranks send to each other, [source][destination], from the flat list of an op."""
     if len(splits) != group.size**2:

@@ -7,9 +7,10 @@ import torch
 
 from ..errors import InvalidArgument
 from . import contexts, experts, native, overlapped, overlapped_attention, shapes
-from .choices import BUCKETS, LIBRARY, PREDICTED, Shape, by, fastest, table
+from .choices import BUCKETS, LIBRARY, PREDICTED, Shape, by, fastest, host_routes, table
 from .data_parallel import tuning
 from .experts.routing import Layout
+from .experts.slots import Slots
 from .groups import Group
 from .settings import settings
 from .timing import forced, median_of, slowest
@@ -59,8 +60,8 @@ def warmup(step, *, tune=True, least_m=16, confirm=0):
 
     step: a call of the model, or a whole training step. tune: also measures these operators, as mm + c10d and by
     several mechanisms, launched one by one and in CUDA graphs, and enters the fastest into shingle.torch.table at
-    some sizes from least_m to settings.max_m. Bias, norm and layout of the weight are left out. Experts are measured
-    with a new routing in each call, and not in CUDA graphs.
+    some sizes from least_m to settings.max_m. Bias, norm and layout of the weight are left out. Experts without a
+    capacity are measured with a new routing in each call, and not in CUDA graphs.
 
     Buckets of fsdp() and ddp() are measured beside products, at the sizes that the step used. confirm: then the step
     decides. It runs so many times each with c10d, with what serves without a table and with what was measured, in
@@ -81,7 +82,7 @@ def warmup(step, *, tune=True, least_m=16, confirm=0):
     buckets = {bucket: sizes for bucket, sizes in used.items() if bucket[1].op in BUCKETS}
     for group, shape, device in (key for key in used if key not in buckets):
         with torch.cuda.device(-1 if device is None else device):  # -1: as it is
-            for at in [shape] if shape.experts else [shape, shape._replace(captured=True)]:  # no graph holds experts
+            for at in [shape] if host_routes(shape) else [shape, shape._replace(captured=True)]:
                 if tune and at.key not in table.rows:
                     few = at.op == "gemm" and at.activation is None
                     most = min(settings.max_m, overlapped.FEW_ROWS) if few else settings.max_m
@@ -113,14 +114,14 @@ def measure(group, shape, sizes, device):
         shape = shape._replace(bias=False, activation=None, norm_epsilon=None)  # as `arguments`
     calls = {choice: contexts.find_call(group, by(shape, choice), settings.max_m, device)
              for choice in (PREDICTED, *CANDIDATES.get(shape.op, []))}  # fmt: skip
-    time = routed_us if shape.experts else graph_us if shape.captured else median_us
+    time = routed_us if host_routes(shape) else graph_us if shape.captured else median_us
     kernel, found = kernel_of(shape), {}
     for m in sizes:
         # A mechanism that does not serve this m is replaced by `sequential`: the libraries again.
         choices = [
             choice for choice, call in calls.items()
             if choice == PREDICTED
-            or shape.experts  # a routing, not m, decides
+            or host_routes(shape)  # the routing, not m, decides
             or (call.mechanism(m) in choice and (not shape.keeps or call.gathers_in_order(m)))
         ]  # fmt: skip
         args = arguments(group, shape, m)
@@ -134,7 +135,7 @@ def median_us(group, kernel, args, choice):
 
     def launch():
         for _ in range(CALLS):
-            kernel(*args)
+            kernel(*map(renewed, args))
 
     with forced(choice):
         return median_of(group, launch) / CALLS
@@ -148,8 +149,15 @@ def graph_us(group, kernel, args, choice):
         stream.synchronize()
         with torch.cuda.graph(graph, stream=stream):
             for _ in range(CALLS):
-                kernel(*args)
+                kernel(*map(renewed, args))
     return median_of(group, graph.replay) / CALLS
+
+
+def renewed(arg):
+    """Slots to assign anew, as in each call of a model; other arguments as they are."""
+    if not isinstance(arg, Slots):
+        return arg
+    return Slots(arg.topk_ids, arg.experts, arg.group, arg.declared_capacity, arg.most_tokens)
 
 
 def routed_us(group, kernel, args, choice):
@@ -215,9 +223,13 @@ def experts_arguments(group: Group, shape: Shape, m: int, random, weight):
     """Those of a kernel of experts: m tokens on each rank, for experts that are drawn uniformly."""
     (count, topk), ranks = shape.experts, group.size
     ids = torch.randint(count, (ranks, topk * m), generator=torch.Generator().manual_seed(0), dtype=torch.int32)
-    routing = torch.cat((torch.full((ranks, 1), topk * m, dtype=torch.int32), ids), 1)
     topk_weights = random(m, topk).float()
-    layout = Layout(routing, topk, count, group, topk_weights.device)
+    if shape.capacity:
+        own = ids[group.rank].view(m, topk).to(topk_weights.device)
+        layout = Slots(own, count, group, shape.capacity, m)
+    else:
+        routing = torch.cat((torch.full((ranks, 1), topk * m, dtype=torch.int32), ids), 1)
+        layout = Layout(routing, topk, count, group, topk_weights.device)
     if shape.op == "moe":
         up = weight(count // ranks, shape.inner * (2 if shape.activation == "swiglu" else 1), shape.k)
         down = weight(count // ranks, shape.n, shape.inner)

@@ -441,14 +441,13 @@ std::optional<Reason> infeasible(const Problem& problem, const Machine& machine,
             "a transposed A has a column a row of the output: ranks with different numbers of rows need "
             "transpose_a off"};
   const Mechanism mechanism = mechanism_of(params);
-  const bool sliced = problem.traits().slices_experts(), chunks = !sliced && !problem.has_slots();
+  const bool sliced = problem.traits().slices_experts();
+  const bool in_groups = mechanism == Mechanism::chunked || mechanism == Mechanism::signal;
   if (problem.traits().grouped && mechanism != Mechanism::sequential && mechanism != Mechanism::fused &&
-      (mechanism != Mechanism::chunked || !chunks))
+      (!in_groups || sliced))
     return Reason{fmt::format("{} does not plan {}: use {} or fused", name(mechanism),
-                              sliced                ? "tensor-parallel experts"
-                              : problem.has_slots() ? "experts with a capacity"
-                                                    : "grouped products",
-                              chunks ? "sequential, chunked" : "sequential")};
+                              sliced ? "tensor-parallel experts" : "grouped products",
+                              sliced ? "sequential" : "sequential, chunked, signal")};
   if (auto reason = no_worker_left(machine, problem.op == Op::gemm ? 0 : machine.collective_workers))
     return reason;
   const bool configures = std::visit(

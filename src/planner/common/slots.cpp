@@ -3,6 +3,8 @@
 #include <numeric>
 #include <utility>
 
+#include "experts.hpp"
+
 namespace shingle::planner {
 namespace {
 
@@ -45,23 +47,6 @@ Placement Slots::tokens(int rank, int to) const {
   return picked(build_.all(build_.a, rank), build_.rows(row_of_, rank, to * rows, rows));
 }
 
-Placement Slots::by_expert(int rank, const Slice& rows) const {
-  RowMap map;  // a run of `capacity` rows for each expert
-  map.world = routing_.experts_per_rank();
-  map.block = map.len = routing_.capacity();
-  map.stride = routing_.world() * routing_.capacity();
-  map.base = rank * routing_.capacity();
-  map.limit = rows.rows;
-  return {rows, placement::Matrix{map}};
-}
-
-Placement Slots::choice(int rank, std::int64_t choice, const Slice& products) const {
-  Slice index = build_.all(slot_of_, rank);
-  index.col = choice;
-  index.cols = 1;
-  return picked(products, index);
-}
-
 Elementwise Slots::send_counts(int rank, std::int32_t counted) const {
   const int world = build_.world();
   Elementwise pass;
@@ -79,6 +64,24 @@ Elementwise Slots::send_counts(int rank, std::int32_t counted) const {
     pass.notify.push_back(std::move(notify));
   }
   pass.resources = {1, 1};
+  return pass;
+}
+
+void Slots::exchange_counts(int rank) const {
+  const std::vector<std::int64_t> one_each(static_cast<std::size_t>(build_.world()), 1);
+  build_.collective(rank, CollectiveKind::alltoall, counts_to(rank), counts_from(rank), one_each, one_each);
+}
+
+Elementwise Slots::combine(int rank, const Slice& products) const {
+  const Problem& p = build_.problem();
+  Elementwise pass = planner::combine(build_.row_blocks(p.out_rows(rank), p.n),
+                                      build_.all(build_.topk_weights, rank), build_.all(build_.out, rank));
+  for (std::int64_t choice = 0; choice < p.experts.topk; ++choice) {
+    Slice index = build_.all(slot_of_, rank);
+    index.col = choice;
+    index.cols = 1;
+    pass.from.push_back(picked(products, index));
+  }
   return pass;
 }
 

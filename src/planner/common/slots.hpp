@@ -19,10 +19,6 @@ class Slots {
   /// The tokens of a rank's slots, of all or of those that go to one rank.
   Placement tokens(int rank) const;
   Placement tokens(int rank, int to) const;
-  /// Slots of a rank that go to one rank, among the rows by expert there.
-  Placement by_expert(int rank, const Slice& rows) const;
-  /// Products of a choice of a rank's tokens, in a slice that has those of all slots.
-  Placement choice(int rank, std::int64_t choice, const Slice& products) const;
 
   /// Counts of the rows that a rank multiplies: those from other ranks, a row each, then those of its own
   /// slots, a row for each rank that they go to.
@@ -32,8 +28,12 @@ class Slots {
   /// The pass that stores a rank's counts on all ranks, each of which then finds 1 in entry `rank` of
   /// `counted`. counted = -1: nobody awaits that.
   Elementwise send_counts(int rank, std::int32_t counted) const;
+  /// Appends the all-to-all by which ranks tell each other their counts.
+  void exchange_counts(int rank) const;
   /// Appends the pass that stores the counts of a rank's rows for the user, if there is such an output.
   void return_counts(int rank) const;
+  /// The pass that sums the choices of a rank's tokens, in a slice that has the products of all slots.
+  Elementwise combine(int rank, const Slice& products) const;
 
  private:
   Builder& build_;

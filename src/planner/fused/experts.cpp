@@ -87,12 +87,12 @@ class Experts {
     for (int holder = 0; holder < p_.world; ++holder)
       if (const std::uint32_t tiles = tiles_[static_cast<std::size_t>(holder)]; tiles > 0 && holder != rank)
         build_.await(rank, compute_lane, stored_, holder, tiles);
+    if (slots_) return build_.step(rank, compute_lane, slots_->combine(rank, build_.all(products_, rank)));
     const std::int64_t tokens = p_.out_rows(rank);
     Elementwise pass = planner::combine(build_.row_blocks(tokens, p_.n),
                                         build_.all(build_.topk_weights, rank), build_.all(build_.out, rank));
     for (std::int64_t choice = 0; choice < p_.experts.topk; ++choice)
-      pass.from.push_back(slots_ ? slots_->choice(rank, choice, build_.all(products_, rank))
-                                 : Builder::in_place(build_.rows(products_, rank, choice * tokens, tokens)));
+      pass.from.push_back(Builder::in_place(build_.rows(products_, rank, choice * tokens, tokens)));
     build_.step(rank, compute_lane, std::move(pass));
   }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "planner/common/experts.hpp"
 #include "planner/common/reach.hpp"
 #include "planner/common/symmetry.hpp"
 #include "shingle/machine/machine.hpp"
@@ -227,11 +228,24 @@ bool awaits_all_tokens(const Problem& p, const Machine& machine, const FusedPara
   // Below this N, rows are few if reading a weight takes longer than multiplying them. Both from H200: 1000
   // multiply-adds while the link moves a byte, and 160 to 200 rows.
   constexpr double wide = 4000, tiles = 1.5;
+  // With slots, tiles have rows of one rank anyway. What is hidden is one push, and helpers are missing in
+  // the products: those of wide weights take long, whatever the rows are. From predictions for eight H200.
+  constexpr double hidden_rows = 6;
+  const double width = static_cast<double>(p.b_cols()) / wide;
+  if (p.has_slots()) return static_cast<double>(p.expected_rows()) < hidden_rows * (width - 1);
   const auto groups = static_cast<double>(p.world * p.routing->experts());
   double rows = 0;
   for (int rank = 0; rank < p.world; ++rank) rows += static_cast<double>(p.routing->received(rank));
   const double tall = planner::tile_size(machine, params.tile).rows;
-  return rows / groups < tiles * tall * std::max(1.0, static_cast<double>(p.b_cols()) / wide);
+  return rows / groups < tiles * tall * std::max(1.0, width);
+}
+
+/// True if rows of a source are so few that tiles, or clusters of them, have rows of several sources. Most
+/// tiles then await the last of the sources, and copies of few rows take mostly their latency.
+bool tiles_span_sources(const Problem& p, const Machine& machine, const FusedParams& params) {
+  if (!p.traits().before) return false;
+  const double rows = static_cast<double>(p.routing->received(0)) / (p.world * p.routing->experts());
+  return rows < static_cast<double>(planner::unit_rows(machine, params.tile, p.epilogue));
 }
 
 /// True if sums in the epilogue are faster than in a pass. Own tiles then come last, so other tiles must have
@@ -297,9 +311,10 @@ FusedParams choose(const Problem& p, const Machine& machine, const FusedParams& 
   const bool fills = params.unregistered && p.op == Op::gemm_alltoall && !p.norm.enabled;
   if (p.op == Op::alltoall_gemm || fills) chosen.helpers = helpers_of(machine, params);
   if (planner::dispatches_tokens(p)) {
+    const bool open = p.has_slots() ? params.helpers == 0 : params.mover == Mover::automatic;
     // A copy engine would move all slots: only the device knows which of them have a token.
     chosen.mover = p.has_slots() ? Mover::store : params.mover;
-    if (chosen.mover == Mover::automatic && awaits_all_tokens(p, machine, params)) {
+    if (open && awaits_all_tokens(p, machine, params)) {
       chosen.mover = Mover::store;
       chosen.helpers = FusedParams::no_helpers;
     } else if (chosen.mover == Mover::store) {
@@ -311,6 +326,10 @@ FusedParams choose(const Problem& p, const Machine& machine, const FusedParams& 
   if (p.traits().slices_experts()) {
     chosen.mover = params.mover;
     chosen.helpers = moving(p, machine, params);
+    if (params.mover == Mover::automatic && params.helpers == 0 && tiles_span_sources(p, machine, params)) {
+      chosen.mover = Mover::store;
+      chosen.helpers = FusedParams::no_helpers;
+    }
   }
   if (p.traits().shards_a()) {
     chosen.comm_rows = params.comm_rows > 0 ? params.comm_rows : communication_rows(p, machine);

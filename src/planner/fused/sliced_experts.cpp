@@ -3,7 +3,8 @@
 //
 // A token crosses a link once. When a rank's tokens have arrived, helpers store each of them once for each
 // choice, among the rows by expert. Tiles are computed in the order in which their rows arrive, own rows
-// first, and await the last of their sources.
+// first, and await the last of their sources. Without helpers, all workers push the tokens to all ranks in
+// one pass, and sort them before the product.
 //
 // In the product that is summed own rows come last, because their sums need no link. When the tiles of a
 // source are computed, helpers sum the choices of its tokens and store one row a token with the source. There
@@ -46,6 +47,7 @@ class SlicedExperts {
 
   /// Sends a rank's tokens to all ranks, sorts those that arrive, and sends the weights.
   void gather(int rank) const {
+    if (!by_engine() && build_.helpers() == 0) return gather_before_product(rank);
     if (gathers()) sort(rank, compute_lane, rank);
     const std::int32_t helpers = helper_lane(rank);
     const std::int32_t lane = by_engine() ? build_.lane(rank, LaneKind::copy, "copy") : helpers;
@@ -110,6 +112,31 @@ class SlicedExperts {
   /// Workers of a pass in the helpers' lane, or in the lane of the products.
   Resources share_of(std::int32_t lane) const {
     return {1, lane == compute_lane ? build_.workers() - build_.helpers() : build_.helpers()};
+  }
+
+  void gather_before_product(int rank) const {
+    handshake_.await_all(build_, rank, compute_lane);
+    if (gathers()) push_to_all(rank, build_.a, gathered_, arrived_);
+    if (sums()) push_to_all(rank, build_.topk_weights, weights_, weights_arrived_);
+    if (!gathers()) return;
+    // All arrive at about the same time. Passes without waits between them follow each other closely.
+    for (int source = 0; source < p_.world; ++source)
+      if (source != rank && tokens(source) > 0)
+        build_.await(rank, compute_lane, arrived_, source, arrivals(source, p_.k));
+    for (int source = 0; source < p_.world; ++source) sort(rank, compute_lane, source);
+  }
+
+  /// Stores a matrix of the user with a row for each token of the rank on all other ranks.
+  void push_to_all(int rank, std::int32_t matrix, std::int32_t parts, std::int32_t arrived) const {
+    if (tokens(rank) == 0 || p_.world == 1) return;
+    std::vector<std::int32_t> peers;
+    for (int i = 1; i < p_.world; ++i) peers.push_back((rank + i) % p_.world);
+    Elementwise push =
+        build_.copy(build_.all(matrix, rank), of_source(parts, peers.front(), rank, tokens(rank)));
+    push.to.form = placement::Matrix{RowMap::identity(tokens(rank)), peers};
+    push.notify.push_back({arrived, std::move(peers), {push.grid.positions()}, {rank}});
+    push.resources = share_of(compute_lane);
+    build_.step(rank, compute_lane, std::move(push));
   }
 
   /// Sends a matrix of the user with a row for each token of the rank.

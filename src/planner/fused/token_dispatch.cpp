@@ -1,5 +1,6 @@
 #include "token_dispatch.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "planner/common/pools.hpp"
@@ -47,18 +48,22 @@ std::int64_t TokenDispatch::first_packed(int source, int expert) const {
   return row;
 }
 
-/// First row in which the engine stores what it takes from one rank to another.
-std::int64_t TokenDispatch::first_arrived(int dest, int source) const {
+/// First row of those that a rank holds for a source: packed ones of its own, or where those of another rank
+/// are stored. Workers store rows of a routing of the host elsewhere, by expert.
+std::int64_t TokenDispatch::first_row(int dest, int source) const {
+  if (slots_) return source * routing_.count_to_rank(source, dest);
+  if (source == dest) return first_packed(dest, dest * routing_.experts_per_rank());
   std::int64_t row = routing_.rows(dest);
   for (int before = 0; before < source; ++before)
     if (before != dest) row += routing_.count_to_rank(before, dest);
   return row;
 }
 
-/// Grid of a pass over the tokens that a rank routes. Slots for one rank are consecutive, so that a pass has
-/// those only.
+/// Grid of a pass over the tokens that a rank routes. Slots for one rank are consecutive, so that a pass for
+/// it has those only.
 TileGrid TokenDispatch::blocks(int rank) const {
-  return build_.row_blocks(slots_ ? routing_.count_to_rank(rank, 0) : routing_.rows(rank), p_.k);
+  const bool some = slots_ != nullptr && !before_product();
+  return build_.row_blocks(some ? routing_.count_to_rank(rank, 0) : routing_.rows(rank), p_.k);
 }
 
 std::int32_t TokenDispatch::lane(int rank) const {
@@ -88,7 +93,7 @@ void TokenDispatch::move_by_engine(const Handshake& handshake, int rank) const {
     if (dest != rank && routing_.count_to_rank(rank, dest) > 0) handshake.await(build_, rank, lane, dest);
   for (int i = 1; i < p_.world; ++i) {
     const int dest = (rank - i + p_.world) % p_.world;
-    const std::int64_t from = first_packed(rank, dest * experts), to = first_arrived(dest, rank);
+    const std::int64_t from = first_packed(rank, dest * experts), to = first_row(dest, rank);
     std::size_t number = 0;
     for (const Piece& piece : pieces(rank, dest)) {
       build_.step(rank, lane,
@@ -100,7 +105,7 @@ void TokenDispatch::move_by_engine(const Handshake& handshake, int rank) const {
 }
 
 /// All workers store the own tokens before the product, which begins with them. Helpers push those of other
-/// ranks beside the product. With slots there may be none, and all workers push before it.
+/// ranks beside the product.
 void TokenDispatch::move_by_rank(const Handshake& handshake, int rank) const {
   const std::int32_t lane = this->lane(rank);
   if (routing_.count_to_rank(rank, rank) > 0)
@@ -109,20 +114,25 @@ void TokenDispatch::move_by_rank(const Handshake& handshake, int rank) const {
     const int to = (rank - i + p_.world) % p_.world;
     if (routing_.count_to_rank(rank, to) == 0) continue;
     if (slots_ == nullptr) handshake.await(build_, rank, lane, to);
-    build_.step(rank, lane, push(rank, to, lane == compute_lane ? build_.workers() : build_.helpers()));
+    build_.step(rank, lane, push(rank, to, build_.helpers()));
   }
 }
 
 /// All workers push all tokens in one pass.
 void TokenDispatch::move_before_product(const Handshake& handshake, int rank) const {
-  handshake.await_all(build_, rank, compute_lane);
+  if (slots_ == nullptr) handshake.await_all(build_, rank, compute_lane);
   build_.step(rank, compute_lane, push(rank, to_all, build_.workers()));
 }
 
 /// Where a rank's tokens for the experts of rank `to`, or of all ranks, are stored.
 Placement TokenDispatch::place(int rank, int to) const {
   const Slice rows = build_.all(rows_, to == to_all ? rank : to);
-  if (slots_) return slots_->by_expert(rank, rows);
+  if (slots_) {
+    const std::int64_t each = routing_.count_to_rank(rank, rank);  // equal for all ranks
+    if (to != to_all) return Builder::in_place(build_.rows(rows_, to, rank * each, each));
+    const std::int64_t held = p_.world * each;
+    return {rows, placement::Owners{{p_.world, each, each, held, rank * each, p_.world * held}}};
+  }
   placement::Routed store{rank};
   store.one_rank = to != to_all;
   for (int expert = 0; expert < routing_.experts(); ++expert)
@@ -133,8 +143,9 @@ Placement TokenDispatch::place(int rank, int to) const {
 Elementwise TokenDispatch::push(int rank, int to, std::int32_t workers) const {
   Elementwise pass;
   pass.grid = blocks(rank);
-  pass.from.push_back(slots_ ? slots_->tokens(rank, to)
-                             : rows_of_tokens(p_, rank, build_.all(build_.a, rank)));
+  pass.from.push_back(slots_ && to == to_all ? slots_->tokens(rank)
+                      : slots_               ? slots_->tokens(rank, to)
+                                             : rows_of_tokens(p_, rank, build_.all(build_.a, rank)));
   pass.to = place(rank, to);
   std::vector<std::int32_t> told;
   for (int i = 1; i < p_.world; ++i) {
@@ -154,9 +165,16 @@ void TokenDispatch::feed(const Machine& machine, Gemm product) const {
     if (const std::int64_t tiles = blocks(source).tiles(); tiles > 0)
       build_.await(rank, compute_lane, arrived_, entry(source, 0), static_cast<std::uint32_t>(tiles));
   }
-  build_.step(rank, compute_lane,
-              grouped(build_, machine, build_.params().tile, std::move(product), rows_,
-                      groups_by_expert(routing_, rank)));
+  build_.step(rank, compute_lane, feed_all(machine, std::move(product)));
+}
+
+/// Rows of an expert follow each other, so that its weight is read once.
+Gemm TokenDispatch::feed_all(const Machine& machine, Gemm product) const {
+  const int rank = product.a.rank;
+  if (slots_) product.live = slots_->live(rank);
+  std::vector<RowGroup> groups = slots_ ? groups_by_source(routing_, rank) : groups_by_expert(routing_, rank);
+  std::ranges::stable_sort(groups, {}, &RowGroup::weight);
+  return grouped(build_, machine, build_.params().tile, std::move(product), rows_, std::move(groups));
 }
 
 Gemm TokenDispatch::feed_by_source(const Machine& machine, Gemm product) const {
@@ -166,7 +184,7 @@ Gemm TokenDispatch::feed_by_source(const Machine& machine, Gemm product) const {
   for (int i = 0; i < p_.world; ++i) {
     const int source = (rank + i) % p_.world;
     const std::vector<Piece> sent = by_engine() ? pieces(source, rank) : std::vector<Piece>{{experts}};
-    std::int64_t row = source == rank ? first_packed(rank, rank * experts) : first_arrived(rank, source);
+    std::int64_t row = first_row(rank, source);
     std::size_t piece = 0;
     for (int weight = 0; weight < experts; ++weight) {
       const int expert = rank * experts + weight;
@@ -174,7 +192,7 @@ Gemm TokenDispatch::feed_by_source(const Machine& machine, Gemm product) const {
                          by_expert = routing_.receive_base(expert, source);
       if (rows == 0) continue;
       while (sent[piece].end <= weight) ++piece;
-      groups.push_back({by_engine() ? row : by_expert, by_expert, rows, weight,
+      groups.push_back({by_engine() || slots_ ? row : by_expert, by_expert, rows, weight,
                         live_element(routing_, rank, source, weight)});
       awaited.push_back(entry(source, piece));
       row += rows;

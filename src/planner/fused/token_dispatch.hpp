@@ -14,7 +14,8 @@ namespace shingle::planner {
 /// store each row where the product reads it. With slots they push those that have a token.
 ///
 /// Helpers push beside the product, whose tiles have rows of one rank. Without helpers, all workers push
-/// before the product, and a tile has rows of all ranks. With slots, tiles always have rows of one rank.
+/// before the product, in one pass, and a tile has rows of all ranks. With slots, tiles always have rows of
+/// one rank, and rows arrive by source, so that those from a rank are consecutive.
 class TokenDispatch {
  public:
   /// Declares the buffer that the product reads, and its counter. `slots`: null without a capacity.
@@ -37,11 +38,11 @@ class TokenDispatch {
   };
 
   bool by_engine() const { return build_.params().mover != Mover::store; }
-  bool before_product() const { return !by_engine() && build_.helpers() == 0 && slots_ == nullptr; }
+  bool before_product() const { return !by_engine() && build_.helpers() == 0; }
   std::vector<Piece> pieces(int source, int dest) const;
   std::int32_t entry(int source, std::size_t piece) const;
   std::int64_t first_packed(int source, int expert) const;
-  std::int64_t first_arrived(int dest, int source) const;
+  std::int64_t first_row(int dest, int source) const;
   TileGrid blocks(int rank) const;
   Placement place(int rank, int to) const;
 
@@ -49,6 +50,7 @@ class TokenDispatch {
   void move_by_rank(const Handshake& handshake, int rank) const;
   void move_before_product(const Handshake& handshake, int rank) const;
   Elementwise push(int rank, int to, std::int32_t workers) const;
+  Gemm feed_all(const Machine& machine, Gemm product) const;
   Gemm feed_by_source(const Machine& machine, Gemm product) const;
 
   static constexpr int to_all = -1;

@@ -45,7 +45,7 @@ class Sequence {
     if (slots_) slots_->assign(rank);
     build_.step(rank, compute_lane, packing(rank));
     hand_over(build_, rank, sent_, compute_lane, communicate_lane);
-    if (slots_) exchange_counts(rank);
+    if (slots_) slots_->exchange_counts(rank);
     exchange(rank, packed_, arrivals_, true);
     hand_over(build_, rank, arrived_, communicate_lane, compute_lane);
   }
@@ -54,7 +54,7 @@ class Sequence {
   void tell_counts(int rank) const {
     slots_->assign(rank);
     hand_over(build_, rank, assigned_, compute_lane, communicate_lane);
-    exchange_counts(rank);
+    slots_->exchange_counts(rank);
     hand_over(build_, rank, counted_, communicate_lane, compute_lane);
   }
 
@@ -81,12 +81,12 @@ class Sequence {
     hand_over(build_, rank, computed_, compute_lane, communicate_lane);
     exchange(rank, products_, returns_, false);
     hand_over(build_, rank, returned_, communicate_lane, compute_lane);
+    const Slice returns = build_.all(returns_, rank);
+    if (slots_) return build_.step(rank, compute_lane, slots_->combine(rank, returns));
     Elementwise pass = planner::combine(build_.row_blocks(p_.out_rows(rank), p_.n),
                                         build_.all(build_.topk_weights, rank), build_.all(build_.out, rank));
-    const Slice returns = build_.all(returns_, rank);
     for (std::int64_t choice = 0; choice < p_.experts.topk; ++choice)
-      pass.from.push_back(slots_ ? slots_->choice(rank, choice, returns)
-                                 : choice_by_expert(p_, rank, choice, pass.grid, returns));
+      pass.from.push_back(choice_by_expert(p_, rank, choice, pass.grid, returns));
     build_.step(rank, compute_lane, std::move(pass));
   }
 
@@ -106,12 +106,6 @@ class Sequence {
     pass.from.push_back(slots_->tokens(rank));
     pass.to = Builder::in_place(packed);
     return pass;
-  }
-
-  void exchange_counts(int rank) const {
-    const std::vector<std::int64_t> one_each(static_cast<std::size_t>(p_.world), 1);
-    build_.collective(rank, CollectiveKind::alltoall, slots_->counts_to(rank), slots_->counts_from(rank),
-                      one_each, one_each);
   }
 
   void add(Gemm product, std::int32_t a, std::vector<RowGroup> groups) const {

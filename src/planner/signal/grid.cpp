@@ -7,7 +7,6 @@
 #include "planner/common/builder.hpp"
 
 namespace shingle::planner {
-namespace {
 
 std::optional<Reason> unserved_by_signal(const Problem& problem, const Machine& machine,
                                          const SignalParams& params) {
@@ -20,18 +19,39 @@ std::optional<Reason> unserved_by_signal(const Problem& problem, const Machine& 
         "signal sends the output of a GEMM, but mlp communicates before its first GEMM: use ring or fused"};
   if (problem.op == Op::gemm_allgather_gemm)
     return Reason{"signal does not plan an all-gather between two GEMMs: use chunked or copy-engine"};
-  if (problem.traits().gathers())
+  if (problem.traits().gathers() && !problem.traits().grouped)
     return Reason{
         fmt::format("signal sends the output of a GEMM, but {} communicates before its GEMM: use {}",
                     name(problem.op), problem.traits().routes() ? "fused" : "chunked, ring or fused")};
   return std::nullopt;
 }
 
-}  // namespace
+std::vector<std::int64_t> default_partition(std::int64_t waves) {
+  constexpr std::int64_t default_groups = 12;
+  const std::int64_t groups = smaller(waves, default_groups);
+  if (groups <= 1) return {waves};
+  const std::int64_t last = larger(waves / (2 * groups), 1);
+  std::vector<std::int64_t> sizes;
+  for (std::int64_t g = 0; g + 1 < groups; ++g)
+    sizes.push_back((waves - last) * (g + 1) / (groups - 1) - (waves - last) * g / (groups - 1));
+  sizes.push_back(last);
+  return sizes;
+}
+
+std::optional<Reason> wrong_groups(const SignalParams& params) {
+  if (params.equal_groups && !params.group_waves.empty())
+    return Reason{"group_waves and equal_groups are both set; set one of them"};
+  if (params.group_waves.size() > max_slices)
+    return Reason{fmt::format("{} groups are more than {}", params.group_waves.size(), max_slices)};
+  for (const std::int64_t waves : params.group_waves)
+    if (waves < 1) return Reason{fmt::format("a group has {} waves; it needs at least 1", waves)};
+  return std::nullopt;
+}
 
 Result<SignalGrid> signal_grid(const Problem& problem, const Machine& host, const SignalParams& params) {
   const Machine machine = with_comm_workers(host, params.comm_workers);
   if (auto reason = unserved_by_signal(problem, machine, params)) return *reason;
+  if (problem.traits().grouped) return Reason{"tiles of a grouped product are no one grid of all ranks"};
   const std::int64_t cols = problem.traits().reduces() ? problem.n : problem.out_cols();
   auto [tile_rows, tile_cols] = tile_size(machine, params.tile).within(problem.m, cols);
   std::int64_t rows = problem.m;

@@ -2,6 +2,7 @@
 // them.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "shingle/base/result.hpp"
@@ -26,8 +27,19 @@ struct SignalGrid {
   }
 };
 
-/// Throws InvalidArgument if the problem is invalid. Returns a Reason if `signal` cannot serve it, or not
-/// with this tile.
+/// Equal groups with a short last one, because the transfer of the last group is always exposed (FlashOverlap
+/// §4.1.3): waves in each.
+std::vector<std::int64_t> default_partition(std::int64_t waves);
+
+/// Reason why these groups are none of any product, or nullopt.
+std::optional<Reason> wrong_groups(const SignalParams& params);
+
+/// Throws InvalidArgument if the problem is invalid. Reason why `signal` does not plan the problem, or
+/// nullopt.
+std::optional<Reason> unserved_by_signal(const Problem& problem, const Machine& machine,
+                                         const SignalParams& params);
+
+/// As unserved_by_signal(), or why not with this tile. Grouped products have no such grid.
 Result<SignalGrid> signal_grid(const Problem& problem, const Machine& machine, const SignalParams& params);
 
 }  // namespace shingle::planner

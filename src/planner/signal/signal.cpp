@@ -2,6 +2,7 @@
 // counting of its tiles. NCCL or MPI is unchanged. A buffer in execution order connects the two.
 #include <fmt/format.h>
 
+#include "experts.hpp"
 #include "grid.hpp"
 #include "planner/common/builder.hpp"
 #include "planner/common/param_table.hpp"
@@ -14,21 +15,7 @@ using planner::Builder;
 using planner::communicate_lane;
 using planner::compute_lane;
 
-constexpr std::int64_t default_groups = 12;
 constexpr std::int64_t max_tiles = std::int64_t{1} << 28;  // counts of several epochs stay below 2^31
-
-/// Equal groups with a short last one, because the transfer of the last group is always exposed (FlashOverlap
-/// §4.1.3).
-std::vector<std::int64_t> default_partition(std::int64_t waves) {
-  const std::int64_t groups = smaller(waves, default_groups);
-  if (groups <= 1) return {waves};
-  const std::int64_t last = larger(waves / (2 * groups), 1);
-  std::vector<std::int64_t> sizes;
-  for (std::int64_t g = 0; g + 1 < groups; ++g)
-    sizes.push_back((waves - last) * (g + 1) / (groups - 1) - (waves - last) * g / (groups - 1));
-  sizes.push_back(last);
-  return sizes;
-}
 
 /// Positions at which the groups end, from the number of waves in each.
 Result<std::vector<std::int64_t>> group_ends(const TileGrid& grid, std::int64_t workers,
@@ -36,15 +23,12 @@ Result<std::vector<std::int64_t>> group_ends(const TileGrid& grid, std::int64_t 
   if (grid.positions() > max_tiles)
     return Reason{fmt::format("a grid of {} tiles is more than is counted in 32 bits; take larger tiles",
                               grid.positions())};
-  if (sizes.size() > planner::max_slices)
-    return Reason{fmt::format("{} groups are more than {}", sizes.size(), planner::max_slices)};
   const std::int64_t waves = ceil_div(grid.positions(), workers);
   if (waves == 0 && sizes.empty()) return std::vector<std::int64_t>{0};  // no rank has rows
-  if (sizes.empty()) sizes = default_partition(waves);
+  if (sizes.empty()) sizes = planner::default_partition(waves);
   std::vector<std::int64_t> ends;
   std::int64_t sum = 0;
   for (const std::int64_t size : sizes) {
-    if (size < 1) return Reason{fmt::format("a group has {} waves; it needs at least 1", size)};
     if (size > waves - sum) {
       sum = -1;
       break;
@@ -203,10 +187,10 @@ void plan_alltoall(Builder& build, const planner::Pools& pools) {
 
 Result<Plan> plan_signal(const Problem& problem, const Machine& host, const SignalParams& params) {
   const Machine machine = planner::with_comm_workers(host, params.comm_workers);
+  if (problem.traits().grouped) return planner::signal_experts(problem, machine, params);
   const auto served = planner::signal_grid(problem, machine, params);
   if (!served) return Reason{served.reason()};
-  if (params.equal_groups && !params.group_waves.empty())
-    return Reason{"group_waves and equal_groups are both set; set one of them"};
+  if (auto reason = planner::wrong_groups(params)) return *reason;
   const planner::SignalGrid& tiles = served.value();
   const TileGrid& grid = tiles.grid;
   SignalParams chosen = params;

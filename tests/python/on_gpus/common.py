@@ -84,18 +84,19 @@ def calls(m, dtype):
             (shard, new(INNER, K), new(N, INNER)),
         ),
         "moe": experts(max(m - 3 * group.rank, 0), dtype),
+        "moe, capacity": experts(max(m - 3 * group.rank, 0), dtype, capacity=60, max_tokens=m),
     }
 
 
-def experts(tokens, dtype):
-    """moe with four experts a rank, most rows for few of them, and its leaves."""
+def experts(tokens, dtype, **options):
+    """moe with four experts a rank, most rows for few of them, and its leaves. options: a capacity."""
     count = 4 * world_size()
     share = (1 / torch.arange(1.0, count + 1)).expand(max(tokens, 1), -1)
     ids = torch.multinomial(share, 2, replacement=True)[:tokens].cuda()
     sizes = (tokens, K), (4, 2 * INNER, K), (4, N, INNER)
     leaves = [integers(*shape, dtype=dtype).requires_grad_() for shape in sizes]
     weights = torch.rand(tokens, 2, device="cuda").requires_grad_()
-    return lambda x, up, down, weights: st.moe(x, up, down, ids, weights), (*leaves, weights)
+    return lambda x, up, down, weights: st.moe(x, up, down, ids, weights, **options), (*leaves, weights)
 
 
 def outcome(call, leaves, overlapped, backward):

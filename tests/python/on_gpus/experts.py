@@ -1,12 +1,13 @@
 """Cases of experts."""
 
 import torch
+import torch.distributed as dist
 from shingle import errors
 from shingle import torch as st
 from shingle.torch.choices import LIBRARY
 from shingle.torch.warming import CANDIDATES, forced
 
-from .common import compare, experts, rank_of
+from .common import INNER, K, N, compare, experts, integers, rank_of, world_size
 
 
 def experts_choices():
@@ -42,3 +43,44 @@ def experts_choices():
     torch.cuda.synchronize()
     st.configure(max_m=8192)
     return {shape.op: rows for shape, rows in st.table.rows.items() if shape.experts}
+
+
+def experts_with_capacity():
+    """moe with a capacity and its gradients in one CUDA graph, by each mechanism and by c10d: replays of new routings.
+
+    What is dropped differs from routing to routing, and is the same by all of them.
+    """
+    dtype, tokens, count = torch.bfloat16, 600 - 40 * rank_of(), 4 * world_size()
+    sizes = (tokens, K), (4, 2 * INNER, K), (4, N, INNER)
+    leaves = [integers(*shape, dtype=dtype).requires_grad_() for shape in sizes]
+    leaves.append(torch.rand(tokens, 2, device="cuda").requires_grad_())
+    ids = torch.zeros(tokens, 2, dtype=torch.int64, device="cuda")
+
+    def step():
+        out, dropped = st.moe(*leaves[:3], ids, leaves[3], capacity=150, max_tokens=600)
+        return [out.detach(), *torch.autograd.grad(out, leaves, torch.ones_like(out)), dropped]
+
+    graphs, counted = {}, set()
+    for choice in (LIBRARY, *CANDIDATES["moe"]):
+        with forced(choice):
+            step()  # declares its operators
+            torch.cuda.synchronize()
+            dist.barrier()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                graphs[choice] = graph, step()
+    for turn in range(100):
+        ids.copy_(torch.randint(-1, max(count >> turn % 4, 1), ids.shape))
+        found = {}
+        for choice, (graph, replayed) in graphs.items():
+            graph.replay()
+            found[choice] = [of.clone() for of in replayed]
+        *expected, dropped = found[LIBRARY]
+        counted.add(tuple(dropped.tolist()))
+        for choice, (*got, of_choice) in found.items():
+            assert of_choice.tolist() == dropped.tolist(), (turn, choice)
+            compare(got, expected, dtype, f"replay {turn} by {choice}")
+    assert len(counted) > 3 and max(counted)[0] > 0, counted
+    torch.cuda.synchronize()
+    graphs.clear()
+    return f"dropped up to {max(counted)[0]} of {2 * tokens} choices"

@@ -54,7 +54,7 @@ namespace {
 /// Source of the searched params, or why they were not searched. Empty if there is nothing to search.
 std::string note_on(const Problem& problem, const Machine& by, const Target& target, const Params& asked) {
   const auto* signal = std::get_if<SignalParams>(&asked);
-  if (!signal || signal->equal_groups || !signal->group_waves.empty()) return {};
+  if (!signal || signal->equal_groups || !signal->group_waves.empty() || problem.traits().grouped) return {};
   if (searched_groups(problem, by, *signal))
     return fmt::format("groups of waves searched by {}", target.figures);
   if (!target.figures.empty())

@@ -8,6 +8,7 @@ from ..groups import find_group
 from ..sequential import activate
 from .routing import Layout, exchange
 from .sequential import give_back, multiply, send_tokens, send_weights, weight_gradient
+from .slots import Slots
 
 ROWS_AT_ONCE = 4096  # whose hidden layer is in fp32
 
@@ -35,8 +36,50 @@ def moe(way, x, w_up, w_down, topk_ids, topk_weights, group, activation):
     return way.moe(x, w_up, w_down, topk_weights, layout, activation), routing
 
 
+def moe_with_capacity(
+    way, x, w_up, w_down, topk_ids, topk_weights, group, activation, capacity, max_tokens=None
+):
+    """The result, and Slots.dropped. The device routes, and nothing waits for it.
+
+    So ranks do not tell each other of wrong arguments. Ids that are no expert are counted.
+    """
+    out = outputs.moe_with_capacity(
+        x, w_up, w_down, topk_ids, topk_weights, group, activation, capacity, max_tokens
+    )[0]
+    slots = slots_of(x, w_up, topk_ids, group, capacity, max_tokens)
+    if slots.capacity == 0:  # no rank has tokens
+        return out, slots.dropped
+    return way.moe(x, w_up, w_down, topk_weights, slots, activation), slots.dropped
+
+
+def slots_of(x, w_up, topk_ids, group, capacity, max_tokens):
+    at = find_group(group)
+    return Slots(topk_ids, w_up.shape[0] * at.size, at, capacity, x.shape[0] if max_tokens is None else max_tokens)
+
+
 def moe_gradients(way, grad, x, w_up, w_down, topk_weights, routing, group, activation, wanted):
-    """Gradients of x, w_up, w_down and topk_weights; those that are not wanted are empty.
+    """gradients_of() of a routing of the host."""
+    outs = outputs.moe_gradients(grad, x, w_up, w_down, topk_weights, routing, group, activation, wanted)
+    at = find_group(group)
+    layout = Layout(routing, topk_weights.shape[1], w_up.shape[0] * at.size, at, x.device)
+    return gradients_of(way, outs, grad, x, w_up, w_down, topk_weights, layout, activation, wanted)
+
+
+def moe_with_capacity_gradients(
+    way, grad, x, w_up, w_down, topk_ids, topk_weights, group, activation, capacity, max_tokens, wanted
+):
+    """gradients_of() of a routing of the device, which gives the choices the same slots again."""
+    outs = outputs.moe_with_capacity_gradients(
+        grad, x, w_up, w_down, topk_ids, topk_weights, group, activation, capacity, max_tokens, wanted
+    )
+    slots = slots_of(x, w_up, topk_ids, group, capacity, max_tokens)
+    if slots.capacity == 0:
+        return tuple(out.zero_() for out in outs)
+    return gradients_of(way, outs, grad, x, w_up, w_down, topk_weights, slots, activation, wanted)
+
+
+def gradients_of(way, outs, grad, x, w_up, w_down, topk_weights, layout, activation, wanted):
+    """Gradients of x, w_up, w_down and topk_weights; those that are not wanted are empty, as in `outs`.
 
     With row r = (token t, choice of weight p, expert e), u = x_t·Upᵀ, h = act(u), q = g_t·Down and g the gradient of
     the result:
@@ -51,10 +94,10 @@ def moe_gradients(way, grad, x, w_up, w_down, topk_weights, routing, group, acti
     a token and layer. The gradients of weights need the rows of x and of g themselves, which a dispatch does not leave.
     Then c10d sends the rows, once, and both products multiply these. The first product overlaps the second exchange.
     The mechanisms run after that, since they must not run beside NCCL. Sums are in a fixed order.
+
+    With a capacity, rows of empty slots are zeros and add nothing. Dropped choices have no rows.
     """
-    outs = outputs.moe_gradients(grad, x, w_up, w_down, topk_weights, routing, group, activation, wanted)
-    at, down = find_group(group), w_down.transpose(-2, -1)
-    layout = Layout(routing, topk_weights.shape[1], w_up.shape[0] * at.size, at, x.device)
+    down = w_down.transpose(-2, -1)
     wants_x, wants_up, wants_down, wants_weights = wanted
     sent_x = send_tokens(x, layout, async_op=True) if wants_up else None
     sent_grad = send_tokens(grad, layout, async_op=True) if wants_down else None

@@ -11,7 +11,7 @@ def chosen(op, x, w, layout, n, inner=0, activation=None):
     """The operator that serves a call with (first) weights w; None: it runs as mm + c10d. Counts the call."""
     shape = overlapped.shape_of(
         op, n, w.shape[2], x.dtype, layout.group.size, overlapped.is_transposed(w), inner=inner,
-        experts=(layout.experts, layout.topk), activation=activation,
+        experts=(layout.experts, layout.topk), capacity=layout.declared_capacity, activation=activation,
     )  # fmt: skip
     if x.is_cuda and (shape.dtype == "f32" or any(size % ALIGNMENT != 0 for size in (n, shape.k, inner))):
         shape = shape._replace(dtype=None)
@@ -27,7 +27,7 @@ def enqueue(shape, layout, out, rows, weights, *topk_weights):
     """Enqueues a call, and returns its result."""
     operands = [
         rows_argument(rows), *(weights_argument(w, shape.transpose_b) for w in weights),
-        *map(rows_argument, topk_weights), rows_argument(out),
+        *map(rows_argument, topk_weights), rows_argument(out), *map(rows_argument, layout.matrices(shape.op)),
     ]  # fmt: skip
     overlapped.enqueue(layout.group, shape, layout.most_tokens, rows.device, operands, layout.for_context)
     return out
@@ -37,7 +37,7 @@ def dispatch(x, w, layout):
     shape = chosen("alltoall+grouped-gemm", x, w, layout, w.shape[1])
     if shape is None:
         return sequential.dispatch(x, w, layout)
-    return enqueue(shape, layout, x.new_empty(layout.received, w.shape[1]), x, [w])
+    return enqueue(shape, layout, layout.new_rows(x, w.shape[1]), x, [w])
 
 
 def combine(rows, w, topk_weights, layout):

@@ -1,7 +1,7 @@
 """Which expert gets which token: how the ranks learn it, and where the rows lie.
 
 The host plans a call, so it needs the routing of all ranks. `exchange` alone sends topk_ids and waits for the device;
-all else reads a `Layout`. These two are what a routing that stays on the device, within a declared capacity, changes.
+all else reads a `Layout`. With a capacity, slots.Slots takes the place of both.
 
 A routing is an int32 matrix on the host, equal on all ranks. Row r has the number of choices of rank r, then their
 experts, then padding. Choice j of token i of t tokens is at j · t + i, as in shingle_routing.
@@ -97,6 +97,8 @@ class Layout:
     then by source, then in the order of the source.
     """
 
+    declared_capacity = 0  # no capacity
+
     def __init__(self, routing, topk, experts, group, device):
         self.routing, self.topk, self.experts, self.group, self.device = routing, topk, experts, group, device
         self.choices = routing[:, 0].tolist()  # of each rank
@@ -150,6 +152,11 @@ class Layout:
         """The choice that is in each row which leaves this rank."""
         return self._there(torch.argsort(self.ids(self.group.rank), stable=True))
 
+    @property
+    def leaving_tokens(self):
+        """The token that is in each row which leaves this rank."""
+        return self.leaving % max(self.tokens, 1)
+
     @functools.cached_property
     def by_choice(self):
         """The row of each choice among those that return. The inverse of `leaving`."""
@@ -174,6 +181,20 @@ class Layout:
         first = self.routing.data_ptr() + self.routing.element_size()
         addresses = [first + rank * width for rank in range(self.group.size)]
         return context.Routing.in_memory(addresses, self.choices, self.experts, self.routing)
+
+    def pick(self, rows, index):
+        return rows[index]
+
+    def kept(self, topk_weights):
+        """The weights: no choice is dropped."""
+        return topk_weights
+
+    def new_rows(self, like, columns):
+        """Rows by expert of this rank, not initialised."""
+        return like.new_empty(self.received, columns)
+
+    def matrices(self, op):
+        return []
 
     def _there(self, index):
         """An index on the device. Pinned, so that the host does not wait for it."""

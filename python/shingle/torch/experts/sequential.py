@@ -13,7 +13,7 @@ def send(rows, index, layout, async_op=False):
 
     Returns a function that waits for the rows [received, columns] and returns them, sorted by expert.
     """
-    arrived, work = all_to_all(rows[index], layout.table, layout.group, async_op=True)
+    arrived, work = all_to_all(layout.pick(rows, index), layout.table, layout.group, async_op=True)
     if not async_op:
         work.wait()
 
@@ -26,7 +26,7 @@ def send(rows, index, layout, async_op=False):
 
 def send_tokens(x, layout, async_op=False):
     """Tokens [tokens, columns] to the experts that they chose. Returns what send() returns."""
-    return send(x, layout.leaving % max(layout.tokens, 1), layout, async_op)
+    return send(x, layout.leaving_tokens, layout, async_op)
 
 
 def send_weights(topk_weights, layout):
@@ -35,9 +35,9 @@ def send_weights(topk_weights, layout):
 
 
 def give_back(rows, layout):
-    """Rows of experts [received, columns] to their tokens: [topk, tokens, columns]."""
+    """Rows of experts [received, columns] to their tokens: [topk, tokens, columns]; zeros for dropped choices."""
     returned = all_to_all(rows[layout.by_source], layout.returned, layout.group)
-    return returned[layout.by_choice].view(layout.topk, layout.tokens, rows.shape[1])
+    return layout.pick(returned, layout.by_choice).view(layout.topk, layout.tokens, rows.shape[1])
 
 
 def takes_grouped_mm(*tensors):
@@ -87,7 +87,7 @@ def combine(rows, w, topk_weights, layout):
     """Rows of experts times wᵀ, back to their tokens, summed with the weights in the order of choices, in fp32."""
     products = give_back(multiply(rows, w, layout), layout)
     out = products.new_zeros(products.shape[1:], dtype=shapes.wide(rows.dtype))
-    for product, weights in zip(products, topk_weights.t()):
+    for product, weights in zip(products, layout.kept(topk_weights).t()):
         out += product * weights[:, None]
     return out.to(rows.dtype)
 

@@ -23,17 +23,19 @@ std::int64_t ExpertCut::Share::total() const {
   return std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
 }
 
-ExpertCut::ExpertCut(const Routing& routing, std::int64_t tile_rows, std::int64_t tiles, std::int64_t chunks)
+ExpertCut::ExpertCut(const Routing& routing, std::int64_t tile_rows, std::int64_t tiles,
+                     std::vector<std::int64_t> shares)
     : routing_(routing), world_(routing.world()), per_rank_(routing.experts_per_rank()) {
   const std::int64_t block_rows = tiles * tile_rows;
   std::int64_t most = 1;
   for (int rank = 0; rank < world_; ++rank) most = larger(most, units(rank, block_rows));
-  const auto count = static_cast<std::size_t>(smaller(chunks, most));
+  const auto count = smaller(shares.size(), static_cast<std::size_t>(most));
+  shares.resize(count);
   const auto ranks = static_cast<std::size_t>(world_);
   runs_.assign(ranks, std::vector<std::vector<Run>>(count));
   sent_.assign(ranks, std::vector<Share>(count, {0, std::vector<std::int64_t>(ranks, 0)}));
   received_ = sent_;
-  for (int rank = 0; rank < world_; ++rank) cut(rank, tile_rows, block_rows);
+  for (int rank = 0; rank < world_; ++rank) cut(rank, tile_rows, block_rows, shares);
   lay_out();
   begins_.resize(ranks);
   for (int source = 0; source < world_; ++source) find_begins(source);
@@ -46,10 +48,14 @@ std::int64_t ExpertCut::units(int rank, std::int64_t rows) const {
   return total;
 }
 
-void ExpertCut::cut(int rank, std::int64_t tile_rows, std::int64_t block_rows) {
+void ExpertCut::cut(int rank, std::int64_t tile_rows, std::int64_t block_rows,
+                    const std::vector<std::int64_t>& shares) {
   auto& runs = runs_[static_cast<std::size_t>(rank)];
   const std::int64_t total = units(rank, tile_rows);
+  const std::int64_t all = std::accumulate(shares.begin(), shares.end(), std::int64_t{0});
   std::int64_t tiles = 0;  // before the block
+  std::size_t chunk = 0;
+  std::int64_t shared = shares.front();  // of this chunk and those before
   for (int expert = rank * per_rank_; expert < (rank + 1) * per_rank_; ++expert) {
     std::int64_t most = 0;
     for (int source = 0; source < world_; ++source) most = larger(most, routing_.count(source, expert));
@@ -59,7 +65,8 @@ void ExpertCut::cut(int rank, std::int64_t tile_rows, std::int64_t block_rows) {
         const int source = (rank + i) % world_;
         const std::int64_t rows = smaller(routing_.count(source, expert) - first, block_rows);
         if (rows <= 0) continue;
-        add(runs[static_cast<std::size_t>(tiles * chunks() / total)], {source, expert, first, rows});
+        while (tiles * all >= shared * total) shared += shares[++chunk];
+        add(runs[chunk], {source, expert, first, rows});
         tiles += ceil_div(rows, tile_rows);
       }
   }
@@ -133,12 +140,6 @@ Placement ExpertCut::packed(int source, std::int64_t first, const TileGrid& grid
     }
   pools.ends.push_back(grid.positions());
   return {slice, std::move(pools)};
-}
-
-std::int64_t ExpertCut::most_rows(int rank) const {
-  std::int64_t most = 0;
-  for (const Share& chunk : received_[static_cast<std::size_t>(rank)]) most = larger(most, chunk.total());
-  return most;
 }
 
 }  // namespace shingle::planner

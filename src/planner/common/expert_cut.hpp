@@ -8,7 +8,7 @@
 
 namespace shingle::planner {
 
-/// Cuts the rows that each rank receives into chunks of about equally many tiles, expert by expert. The rows
+/// Cuts the rows that each rank receives into chunks by shares of its tiles, expert by expert. The rows
 /// of an expert from one source are cut between blocks of whole tiles only, so cuts add no padding. A rank's
 /// own rows of an expert come first, because they need no link.
 ///
@@ -32,17 +32,16 @@ class ExpertCut {
     std::int64_t total() const;
   };
 
-  /// `tiles` is the number of tiles in a block, of `tile_rows` rows each. There are at most `chunks` chunks,
+  /// `tiles` is the number of tiles in a block, of `tile_rows` rows each. There is a chunk for each share,
   /// and at most one for each block of the rank that has most.
-  ExpertCut(const Routing& routing, std::int64_t tile_rows, std::int64_t tiles, std::int64_t chunks);
+  ExpertCut(const Routing& routing, std::int64_t tile_rows, std::int64_t tiles,
+            std::vector<std::int64_t> shares);
 
   std::int64_t chunks() const { return static_cast<std::int64_t>(runs_.front().size()); }
   /// The rows of a rank's chunk, by expert; one run for each expert and source. Empty runs are left out.
   const std::vector<Run>& runs(int rank, std::int64_t chunk) const { return at(runs_, rank, chunk); }
   const Share& sent(int rank, std::int64_t chunk) const { return at(sent_, rank, chunk); }
   const Share& received(int rank, std::int64_t chunk) const { return at(received_, rank, chunk); }
-  /// Rows of the largest of the chunks that a rank receives.
-  std::int64_t most_rows(int rank) const;
 
   /// True if the rows of a source to an expert lie in several chunks. A pass over packed rows then needs
   /// tiles of single rows.
@@ -58,7 +57,8 @@ class ExpertCut {
   /// Units of all rows that a rank receives, if those of an expert from one source are rounded up to whole
   /// units of `rows` rows.
   std::int64_t units(int rank, std::int64_t rows) const;
-  void cut(int rank, std::int64_t tile_rows, std::int64_t block_rows);
+  void cut(int rank, std::int64_t tile_rows, std::int64_t block_rows,
+           const std::vector<std::int64_t>& shares);
   void lay_out();
   void find_begins(int source);
   /// Place of a row that is number `index` of those from a source to an expert.

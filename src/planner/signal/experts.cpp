@@ -1,0 +1,107 @@
+// Experts by signal: one product of all tokens and one of all hidden rows. Tiles of the first await the group
+// that has their rows. Tiles of the last count, and a group returns when all of its tiles have.
+#include "experts.hpp"
+
+#include <limits>
+#include <utility>
+
+#include "grid.hpp"
+#include "planner/common/expert_chunks.hpp"
+#include "planner/common/experts.hpp"
+
+namespace shingle::planner {
+namespace {
+
+/// Waves of a product, on the rank that has most rows.
+std::int64_t waves_of(const Problem& p, const Machine& machine, const TileParams& asked) {
+  const TileSize tile = tile_size(machine, asked);
+  std::int64_t rows = 0;
+  for (int r = 0; r < p.world; ++r) rows = larger(rows, p.routing->received(r));
+  const std::int64_t tiles = ceil_div(rows, std::int64_t{tile.rows}) * ceil_div(p.n, std::int64_t{tile.cols});
+  return larger(ceil_div(tiles, std::int64_t{machine.workers - machine.collective_workers}), 1);
+}
+
+/// The hooks of a rank's products: the first awaits tokens, the last counts tiles.
+class Hooks {
+ public:
+  Hooks(const ExpertProducts& made, std::int64_t groups)
+      : made_(made), tiles_(static_cast<std::size_t>(groups), 0) {}
+
+  void await(Gemm& product, std::int32_t arrived) const {
+    PositionRuns runs = runs_by(product, made_.chunk_of_rows);
+    std::vector<std::uint32_t> targets(runs.ends.size(), 1);
+    product.gates.push_back({arrived, std::move(runs.ends), std::move(targets), std::move(runs.keys)});
+  }
+  void count(Gemm& product, std::int32_t computed) {
+    PositionRuns runs = runs_by(product, made_.chunk_of_rows);
+    std::int64_t before = 0;
+    for (std::size_t i = 0; i < runs.ends.size(); ++i) {
+      const std::int64_t tiles = product.grid.tiles_before(runs.ends[i]);
+      tiles_[static_cast<std::size_t>(runs.keys[i])] += static_cast<std::uint32_t>(tiles - before);
+      before = tiles;
+    }
+    product.notify.push_back({computed, {product.a.rank}, std::move(runs.ends), std::move(runs.keys)});
+  }
+  /// Tiles of the last product in each group.
+  const std::vector<std::uint32_t>& tiles() const { return tiles_; }
+
+ private:
+  const ExpertProducts& made_;
+  std::vector<std::uint32_t> tiles_;
+};
+
+void add_rank(Builder& build, const ExpertChunks& groups, ExpertProducts made, int rank, std::int32_t arrived,
+              std::int32_t computed, std::int32_t returned) {
+  const OperatorTraits& traits = build.problem().traits();
+  groups.begin(rank);
+  for (std::int64_t group = 0; traits.before && group < groups.chunks(); ++group) {
+    groups.send(rank, group);
+    build.notify(rank, communicate_lane, arrived, group);
+  }
+  Hooks hooks(made, groups.chunks());
+  if (traits.before && !made.gemms.empty()) hooks.await(made.gemms.front(), arrived);
+  if (traits.after && !made.gemms.empty()) hooks.count(made.gemms.back(), computed);
+  for (Gemm& product : made.gemms) build.step(rank, compute_lane, std::move(product));
+  groups.finish(rank);
+  if (!traits.after) return;
+  for (std::int64_t group = 0; group < groups.chunks(); ++group) {
+    if (const std::uint32_t tiles = hooks.tiles()[static_cast<std::size_t>(group)]; tiles > 0)
+      build.await(rank, communicate_lane, computed, group, tiles);
+    groups.give_back(rank, group);
+  }
+  hand_over(build, rank, returned, communicate_lane, compute_lane);
+  build.step(rank, compute_lane, groups.combine(rank));
+}
+
+}  // namespace
+
+Result<Plan> signal_experts(const Problem& problem, const Machine& machine, const SignalParams& params) {
+  if (auto reason = unserved_by_signal(problem, machine, params)) return *reason;
+  if (auto reason = wrong_groups(params)) return *reason;
+  std::int64_t left = std::numeric_limits<std::int32_t>::max();
+  for (const std::int64_t share : params.group_waves) {
+    if (share > left)
+      return Reason{"groups of experts are shares, which add up to more than 2^31; give smaller numbers"};
+    left -= share;
+  }
+  SignalParams chosen = params;
+  chosen.equal_groups = false;
+  if (chosen.group_waves.empty())
+    chosen.group_waves = default_partition(waves_of(problem, machine, params.tile));
+  ParamBuilder<SignalParams> build(problem, machine, chosen);
+  const OperatorTraits& traits = problem.traits();
+  const auto groups = expert_chunks(build, machine, params.tile, chosen.group_waves);
+  std::vector<std::int64_t> received;
+  for (int r = 0; r < problem.world; ++r) received.push_back(problem.routing->received(r));
+  const std::int32_t hidden = traits.chains() ? build.buffer("hidden", received, problem.inner) : -1;
+  const std::int32_t arrived = traits.before ? build.counter("arrived", groups->chunks()) : -1;
+  const std::int32_t computed = traits.after ? build.counter("computed", groups->chunks()) : -1;
+  const std::int32_t returned = traits.after ? build.counter("returned", 1) : -1;
+  for (int r = 0; r < problem.world; ++r)
+    add_rank(build, *groups,
+             expert_products(build, *groups, machine, params.tile, r, 0, groups->chunks(), hidden), r,
+             arrived, computed, returned);
+  return std::move(build).finish(rounding(problem));
+}
+
+}  // namespace shingle::planner
