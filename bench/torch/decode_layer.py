@@ -6,9 +6,8 @@
 
 A graph has four layers with weights and caches of their own: qkv, attention of one new token a sequence over `--context`
 tokens, out + all-reduce + residual + RMSNorm, gate and up, SwiGLU, down + all-reduce + residual + RMSNorm. Rotary
-embeddings and the append to the cache are left out. All ways share the attention; they differ in what follows `out` and
-`down`, as in decode.py. Shingle's also differs in the products of qkv, and, up to 64 rows, of gate and up with SwiGLU,
-which PyTorch compiles. Times are of a layer, of the slowest rank. Results are compared with
+embeddings and the append to the cache are left out. All ways share the products, the attention and SwiGLU; they differ
+in what follows `out` and `down`, as in decode.py. Times are of a layer, of the slowest rank. Results are compared with
 those of NCCL before they are timed.
 """
 import argparse
@@ -41,8 +40,8 @@ class Layer:
         self.norms = [torch.rand(hidden, **BF16) + 0.5 for _ in range(2)]
         self.keys, self.values = (torch.randn(m, self.kv_heads, context, HEAD, **BF16) for _ in range(2))
 
-    def attend(self, x, multiply):
-        query = multiply(x, self.qkv)[:, : self.heads * HEAD].view(-1, self.heads, 1, HEAD)
+    def attend(self, x):
+        query = (x @ self.qkv.t())[:, : self.heads * HEAD].view(-1, self.heads, 1, HEAD)
         return F.scaled_dot_product_attention(query, self.keys, self.values, enable_gqa=True).reshape(x.shape[0], -1)
 
 
@@ -53,30 +52,21 @@ def swiglu(x):
 
 
 def ways(group, m, hidden):
-    """By name: a product, one with SwiGLU, and a function of an input, a weight, a residual and a norm's weight, which
-    returns the normalised sum and the sum.
-    """
-    def mm(x, w):
-        return x @ w.t()
-
-    def mm_swiglu(x, w):
-        return swiglu(x @ w.t())
-
+    """Functions of an input, a weight, a residual and a norm's weight: the normalised sum, and the sum."""
     def of(total):
-        return mm, mm_swiglu, lambda x, w, residual, norm: add_and_normalise(
+        return lambda x, w, residual, norm: add_and_normalise(
             total(lambda out: torch.mm(x, w.t(), out=out)), residual, norm)
 
     found = {name: of(total) for name, total in sums(group, m, hidden).items()}
-    gated = mm_swiglu if m > 64 else lambda x, w: st.replicated_gemm(x, w, activation="swiglu")
-    found["shingle"] = st.replicated_gemm, gated, lambda x, w, residual, norm: st.gemm_all_reduce(
+    found["shingle"] = lambda x, w, residual, norm: st.gemm_all_reduce(
         x, w, residual=residual, norm_weight=norm, eps=EPS)
     return found
 
 
-def run(layers, x, residual, multiply, gated, reduce):
+def run(layers, x, residual, reduce):
     for layer in layers:
-        x, residual = reduce(layer.attend(x, multiply), layer.out, residual, layer.norms[0])
-        x, residual = reduce(gated(x, layer.gate_up), layer.down, residual, layer.norms[1])
+        x, residual = reduce(layer.attend(x), layer.out, residual, layer.norms[0])
+        x, residual = reduce(swiglu(x @ layer.gate_up.t()), layer.down, residual, layer.norms[1])
     return x, residual
 
 
@@ -90,12 +80,12 @@ def measure(group, model, m, world, args):
         for norm in layer.norms:
             dist.broadcast(norm, 0)
     results, graphs = {}, {}
-    found = ways(group, m, hidden)  # they own memory that the graphs use
-    for name, way in found.items():
-        results[name] = run(layers, x, residual, *way)[0].float().clone()
+    reduces = ways(group, m, hidden)  # they own memory that the graphs use
+    for name, reduce in reduces.items():
+        results[name] = run(layers, x, residual, reduce)[0].float().clone()
         graphs[name] = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graphs[name]):
-            graphs[name].outs = run(layers, x, residual, *way)
+            graphs[name].outs = run(layers, x, residual, reduce)
     errors = {name: ((of - results["nccl"]).norm() / results["nccl"].norm()).item() for name, of in results.items()}
     assert max(errors.values()) <= BOUND, (model, m, errors)
     samples = timed(graphs, args, LAYERS, REPLAYS)

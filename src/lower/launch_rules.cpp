@@ -28,16 +28,6 @@ bool sends(const Plan& plan, const Elementwise& pass) {
   return plan.buffers[static_cast<std::size_t>(pass.to.slice.buffer)].flagged;
 }
 
-/// True if there is nothing but products, none of which waits for another rank.
-bool only_multiplies(const Plan& plan) {
-  return plan.counters.empty() && std::ranges::all_of(plan.ranks, [](const RankPlan& rank) {
-           return std::ranges::all_of(rank.lanes, [](const Lane& lane) {
-             return std::ranges::all_of(lane.steps,
-                                        [](const Step& step) { return std::holds_alternative<Gemm>(step); });
-           });
-         });
-}
-
 }  // namespace
 
 bool counts_arrivals(const Plan& plan, const Step& step) {
@@ -79,7 +69,7 @@ bool weights_early(const Plan& plan, std::int32_t rank, const Lane& lane, std::s
   };
   return gemm != nullptr && gemm->gates.empty() && gemm->b.rank == rank &&
          is_input(plan.buffers[static_cast<std::size_t>(gemm->b.buffer)].role) &&
-         ((step > 0 && delivers(step - 1)) || delivers(step + 1) || only_multiplies(plan));
+         ((step > 0 && delivers(step - 1)) || delivers(step + 1));
 }
 
 std::size_t sends_until(const Plan& plan, std::int32_t rank, const Lane& lane, std::size_t step) {

@@ -24,9 +24,8 @@ bool belongs(const Plan& plan, const Lane& lane, std::size_t first, std::size_t 
 bool may_start_early(const Plan& plan, std::int32_t rank, const Lane& lane, std::size_t step);
 
 /// True if a GEMM may load B before the kernels ahead of it in the stream have ended, also those of earlier
-/// calls. All else must wait for them. It must have no gates, and a B that is an input of its own rank. It
-/// must have a delivery ahead or behind, or the plan has nothing but products. The backend checks that
-/// no earlier call writes B.
+/// calls. All else must wait for them. It must have a delivery ahead or behind, no gates, and a B that is an
+/// input of its own rank. The backend checks that no earlier call writes B.
 bool weights_early(const Plan& plan, std::int32_t rank, const Lane& lane, std::size_t step);
 
 /// End of the delivery behind a GEMM whose sends the GEMM may do itself, as tiles are complete; 0: none. The

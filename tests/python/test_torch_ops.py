@@ -7,7 +7,6 @@ from comparisons import (  # noqa: E402
     DTYPES, INNER, RANKS, ROWS, K, N, close, gradients_match, leaf, own, random, sizes,
 )  # fmt: skip
 from ranks import on_ranks  # noqa: E402
-from shingle import errors  # noqa: E402
 from shingle import torch as st  # noqa: E402
 from shingle.torch import sequential  # noqa: E402
 
@@ -97,16 +96,6 @@ def replicated_case(m, dtype):
     gradients_match({"x": (x, whole), "w": (w, ws[rank])}, dtype)
 
 
-def activation_case(activation):
-    x, w = random(5, K).detach(), random(2 * N, K).detach()
-    product = x @ w.t()
-    gate, up = product.chunk(2, 1)
-    wanted = {"gelu": torch.nn.functional.gelu(product), "swiglu": gate * torch.sigmoid(gate) * up}[activation]
-    close(st.replicated_gemm(x, w, activation=activation), wanted, x.dtype, activation)
-    with pytest.raises(errors.Unsupported, match=f"replicated_gemm: .*{activation}"):
-        st.replicated_gemm(x.requires_grad_(), w, activation=activation)
-
-
 def splits_of(ranks):
     return [[(2 * source + 3 * to) % 4 for to in range(ranks)] for source in range(ranks)]
 
@@ -175,11 +164,6 @@ def test_replicated_gemm(ranks):
     for dtype in DTYPES:
         on_ranks(ranks, replicated_case, 7, dtype)
     on_ranks(ranks, replicated_case, 0, torch.float64)
-
-
-@pytest.mark.parametrize("activation", ["gelu", "swiglu"])
-def test_replicated_gemm_with_an_activation(activation):
-    on_ranks(2, activation_case, activation)
 
 
 @RANKS

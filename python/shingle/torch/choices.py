@@ -92,10 +92,9 @@ def by(shape, choice):
 def predicts(shape):
     """True if calls that were not measured are overlapped.
 
-    Not those of experts whom the host routes: a new routing makes it plan anew, while the device waits. Nor products
-    alone, which have nothing to overlap.
+    Not those of experts whom the host routes: a new routing makes it plan anew, while the device waits.
     """
-    return not host_routes(shape) and shape.op != "gemm"
+    return not host_routes(shape)
 
 
 def host_routes(shape):

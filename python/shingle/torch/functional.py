@@ -93,14 +93,13 @@ def all_gather_gemm(x, ws, group=None, *, rows=None, return_gathered=False, dim=
     return (gathered.view(*shape, x.shape[-1]).movedim(0, dim), outs) if return_gathered else outs
 
 
-def replicated_gemm(x, w, group=None, *, activation=None):
-    """activation(x·wᵀ) where x is equal on all ranks: a column-parallel linear layer without sequence parallelism.
+def replicated_gemm(x, w, group=None):
+    """x·wᵀ where x is equal on all ranks: a column-parallel linear layer without sequence parallelism.
 
-    x: [..., k]. w: [n, k]. activation: as in gemm_reduce_scatter; not differentiable. Returns [..., n], with swiglu
-    [..., n / 2]. Forward does not communicate; backward sums the gradient of x over the ranks, overlapped.
+    x: [..., k]. w: [n, k]. Returns [..., n]. Forward does not communicate; backward sums the gradient of x over the
+    ranks, overlapped.
     """
-    out = _ops.replicated_gemm(as_rows(x), w, name_of(group), activation)
-    return out.view(*x.shape[:-1], out.shape[-1])
+    return _ops.replicated_gemm(as_rows(x), w, name_of(group)).view(*x.shape[:-1], w.shape[0])
 
 
 def all_to_all_gemm(x, w, group=None, *, splits):

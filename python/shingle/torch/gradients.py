@@ -34,21 +34,12 @@ def setup_gemm(ctx, inputs, output):
     ctx.save_for_backward(x, w)
 
 
-def refuse_activation(op, activation):
-    if activation is not None:
+def setup_gemm_reduce_scatter(ctx, inputs, output):
+    if inputs[4] is not None:
         raise Unsupported(
-            f"{op}: an input requires grad, but activation = {activation!r} has no gradient; "
+            f"gemm_reduce_scatter: an input requires grad, but activation = {inputs[4]!r} has no gradient; "
             "apply the activation to the result"
         )
-
-
-def setup_gemm_reduce_scatter(ctx, inputs, output):
-    refuse_activation("gemm_reduce_scatter", inputs[4])
-    setup_gemm(ctx, inputs, output)
-
-
-def setup_replicated_gemm(ctx, inputs, output):
-    refuse_activation("replicated_gemm", inputs[3])
     setup_gemm(ctx, inputs, output)
 
 

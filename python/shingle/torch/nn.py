@@ -172,12 +172,8 @@ class SwiGluMLP(nn.Module):
         rows = local(x, Shard(0) if self.sequence_parallel else Replicate())
         if self.sequence_parallel:
             return like(x, functional.mlp(rows, self.gate_up, self.down, self.group), Shard(0))
-        if torch.is_grad_enabled():
-            gate, up = functional.replicated_gemm(rows, self.gate_up, self.group).chunk(2, dim=-1)
-            hidden = nn.functional.silu(gate) * up
-        else:
-            hidden = functional.replicated_gemm(rows, self.gate_up, self.group, activation="swiglu")
-        return like(x, functional.gemm_all_reduce(hidden, self.down, self.group), Replicate())
+        gate, up = functional.replicated_gemm(rows, self.gate_up, self.group).chunk(2, dim=-1)
+        return like(x, functional.gemm_all_reduce(nn.functional.silu(gate) * up, self.down, self.group), Replicate())
 
     @classmethod
     def from_linears(cls, gate, up, down, group=None, **options):

@@ -138,10 +138,7 @@ for name, schema, setup in (
         "(Tensor x, Tensor[] ws, str group, SymInt? rows=None, bool return_gathered=False) -> (Tensor, Tensor[])",
         gradients.setup_all_gather_gemm,
     ),
-    (
-        "replicated_gemm", "(Tensor x, Tensor w, str group, str? activation=None) -> Tensor",
-        gradients.setup_replicated_gemm,
-    ),
+    ("replicated_gemm", "(Tensor x, Tensor w, str group) -> Tensor", gradients.setup_gemm),
     ("all_to_all_gemm", "(Tensor x, Tensor w, str group, SymInt[] splits) -> Tensor", gradients.setup_all_to_all),
     ("gemm_all_to_all", "(Tensor x, Tensor w, str group, SymInt[] splits) -> Tensor", gradients.setup_all_to_all),
     (

@@ -15,7 +15,6 @@ from .choices import LIBRARY, Shape, by, table
 from .groups import find_group
 from .settings import settings
 
-FEW_ROWS = 128  # of a product whose weights may be loaded early
 DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 
 
@@ -258,24 +257,9 @@ def scatter_gemm(grad, w, x, group, read):
     return sequential.scatter_gemm(grad, w, x, group, read)
 
 
-def replicated_gemm(x, w, group, activation=None):
-    """Where warmup measured that it is faster: with the activation in the product's kernel; of few rows by a kernel
-    that loads weights while the kernels ahead run.
-    """
-    m = x.shape[0]
-    if m > FEW_ROWS and activation is None:
-        outputs.replicated_gemm(x, w, group)
-        return sequential.replicated_gemm(x, w, group)
-    key, inputs = ("replicated_gemm", group, x.shape, activation), (x, w)
-    if served := native.serve(key, inputs):
-        return served[0]
-    out, at = outputs.replicated_gemm(x, w, group, activation), find_group(group)
-    shape = chosen(at, gemm("gemm", x, w, at, activation=activation), m, x.device)
-    if shape is None:
-        return sequential.replicated_gemm(x, w, group, activation)
-    matrices = [*operands(shape, *inputs), rows_argument(out)]
-    enqueue(at, shape, m, x.device, matrices, like=(key, inputs, (out,)))
-    return out
+def replicated_gemm(x, w, group):
+    outputs.replicated_gemm(x, w, group)
+    return sequential.replicated_gemm(x, w, group)
 
 
 @functools.lru_cache(maxsize=64)

@@ -21,7 +21,6 @@ KERNELS = {
     "allgather+gemm": overlapped.all_gather_gemm,
     "alltoall+gemm": overlapped.all_to_all_gemm,
     "gemm+alltoall": overlapped.gemm_all_to_all,
-    "gemm": overlapped.replicated_gemm,
     "mlp": overlapped.mlp,
     "attention+reducescatter": overlapped_attention.attention_reduce_scatter,
     "ulysses-attention": overlapped_attention.ulysses_attention,
@@ -84,9 +83,7 @@ def warmup(step, *, tune=True, least_m=16, confirm=0):
         with torch.cuda.device(-1 if device is None else device):  # -1: as it is
             for at in [shape] if host_routes(shape) else [shape, shape._replace(captured=True)]:
                 if tune and at.key not in table.rows:
-                    few = at.op == "gemm" and at.activation is None
-                    most = min(settings.max_m, overlapped.FEW_ROWS) if few else settings.max_m
-                    table.enter(at, fastest(measure(group, at, sizes_between(min(least_m, most), most), device)))
+                    table.enter(at, fastest(measure(group, at, sizes_between(least_m, settings.max_m), device)))
             for operator in table.mechanisms(shape):
                 contexts.find_call(group, operator, settings.max_m, device)
     if tune and buckets:
@@ -110,7 +107,7 @@ def sizes_between(least, most):
 
 def measure(group, shape, sizes, device):
     """Median times of a call in microseconds, those of the slowest rank: {m: {choice: time}}."""
-    if shape.op not in ("gemm", "mlp", "moe"):
+    if shape.op not in ("mlp", "moe"):
         shape = shape._replace(bias=False, activation=None, norm_epsilon=None)  # as `arguments`
     calls = {choice: contexts.find_call(group, by(shape, choice), settings.max_m, device)
              for choice in (PREDICTED, *CANDIDATES.get(shape.op, []))}  # fmt: skip
@@ -216,7 +213,7 @@ def arguments(group: Group, shape: Shape, m: int):
     if "alltoall" in shape.op:
         row = [m // group.size + (rank < m % group.size) for rank in range(group.size)]
         return random(m, shape.k), w, group.name, row * group.size
-    return random(m, shape.k), w, group.name, *((shape.activation,) if shape.op == "gemm" else ())
+    return random(m, shape.k), w, group.name
 
 
 def experts_arguments(group: Group, shape: Shape, m: int, random, weight):

@@ -346,16 +346,12 @@ Served serve(const Plan& plan, const Gemm& step) {
   return served;
 }
 
-bool hooked(const Gemm& step) {
-  return !step.gates.empty() || !step.notify.empty() ||
-         !std::holds_alternative<placement::Matrix>(step.out.form) || !replicas(step.out).empty() ||
-         !step.groups.empty();
-}
-
 }  // namespace
 
 bool instrumented(const Gemm& step) {
-  return hooked(step) || step.grid.positions() > 1 ||
+  return !step.gates.empty() || !step.notify.empty() || step.grid.positions() > 1 ||
+         !std::holds_alternative<placement::Matrix>(step.out.form) || !replicas(step.out).empty() ||
+         !step.groups.empty() ||
          (step.epilogue.activation != Activation::none && step.epilogue.activation != Activation::relu);
 }
 
@@ -378,9 +374,10 @@ void require_served(const Plan& plan, const Step& step) {
 
 std::unique_ptr<Command> make_command(const Context& context, const Gemm& step) {
   if (step.grid.tiles() == 0) return nullptr;
-  if (context.launch.weights_early && !hooked(step))
-    if (auto skinny = make_skinny_gemm(context, step)) return skinny;
-  if (!instrumented(step)) return make_library_gemm(context, step);
+  if (!instrumented(step)) {
+    auto skinny = context.launch.weights_early ? make_skinny_gemm(context, step) : nullptr;
+    return skinny ? std::move(skinny) : make_library_gemm(context, step);
+  }
   auto [grid, tiles, rows, choice, args] = serve(context.plan, step);
   const std::int64_t skipped = rows.base * (step.transpose_a ? 1 : args.lda);
   Operands operands{.a = context.memory.at(step.a, context.parity) + skipped * 2,

@@ -55,7 +55,7 @@ struct Found {
 };
 
 bool can_send(const Found& found) {
-  return found.problem.m <= most_sent_rows && !found.problem.swiglu;
+  return found.problem.m <= most_sent_rows;
 }
 
 /// The kernel for a step, if there is one.
@@ -65,18 +65,14 @@ std::optional<Found> find(const Context& context, const Gemm& step) {
   };
   const DType type = buffer(step.a).dtype;
   const std::vector<Run> runs = runs_of(step);
-  const bool swiglu = step.epilogue.activation == Activation::swiglu;
-  Epilogue served;
-  if (swiglu) served.activation = Activation::swiglu;
-  if (runs.size() != 1 || step.transpose_a || step.epilogue != served || type == DType::f32 ||
+  if (runs.size() != 1 || step.transpose_a || step.epilogue != Epilogue{} || type == DType::f32 ||
       buffer(step.out.slice).dtype != type)
     return std::nullopt;
   Found found;
   SkinnyProblem& problem = found.problem;
   problem.type = element(type);
   problem.m = runs.front().rows;
-  problem.n = step.grid.cols * (swiglu ? 2 : 1);
-  problem.swiglu = swiglu;
+  problem.n = step.grid.cols;
   problem.k = step.a.cols;
   problem.lda = buffer(step.a).cols;
   problem.ldb = buffer(step.b).cols;

@@ -4,9 +4,6 @@
 // have ended (programmatic dependent launch). So the weights of one layer come while the sum of the layer
 // before is under way. Nobody may write B meanwhile. All else waits for these kernels.
 //
-// With `swiglu`, op(B) = [gate | up] and C[m×n/2] = silu(A · gate) · (A · up), rounded once, of up to 64
-// rows. A tile then has 32 columns of each.
-//
 // Instead of storing C the kernel may send up to 32 rows of it to the flagged memory of ranks.
 #pragma once
 
@@ -23,7 +20,6 @@ namespace shingle::cuda {
 inline constexpr int skinny_columns = 64;     ///< of op(B) in a tile
 inline constexpr int skinny_block = 64;       ///< of K: a row of a load, 128 bytes
 inline constexpr int skinny_step_blocks = 2;  ///< in a step along K
-inline constexpr int most_swiglu_rows = 64;   ///< two warpgroups multiply up to here
 /// Rows of C that the kernel can send. It ends only when its stores to peers have arrived, so for more rows
 /// the delivery behind it sends them faster.
 inline constexpr int most_sent_rows = 32;
@@ -38,7 +34,6 @@ struct SkinnyProblem {
   std::int64_t ldb = 0;
   std::int64_t ldc = 0;
   bool transpose_b = false;  ///< B is stored n×k
-  bool swiglu = false;
 };
 
 struct SkinnyOperands {
@@ -54,9 +49,8 @@ struct SkinnyParams {
   void* c = nullptr;
   std::int64_t ldc = 0;
   std::int32_t m = 0;
-  std::int32_t n = 0;  ///< columns of C
-  bool swiglu = false;
-  std::int32_t tiles = 0;     ///< of 64 columns of op(B)
+  std::int32_t n = 0;
+  std::int32_t tiles = 0;     ///< of 64 columns
   std::int32_t steps = 0;     ///< along K
   std::int32_t box_rows = 0;  ///< of A in a load, a multiple of 8
   ProductSends sends;
@@ -82,8 +76,7 @@ struct SkinnyLaunch {
 /// The kernel and CTAs for a problem on the current device, with at most `most_ctas` of them (0: no limit).
 /// Leaves `kernel` null where cuBLASLt is as fast or the only one: with more than 128 rows, on SMs that the
 /// tiles would not keep busy, for other GPUs than compute capability 9.0, for K that is not a multiple of 64,
-/// for n and leading dimensions that are not multiples of 8, and with `swiglu` for more than 64 rows, a B
-/// that is stored k×n, and n that is not a multiple of 16.
+/// and for n and leading dimensions that are not multiples of 8.
 cudaError_t find_skinny(const SkinnyProblem& problem, std::int32_t most_ctas, SkinnyLaunch& launch);
 /// Sets the operands, which begin at multiples of 16 bytes.
 cudaError_t set_skinny_operands(const SkinnyProblem& problem, const SkinnyOperands& operands,

@@ -80,35 +80,6 @@ def repeated():
     graph.reset()
 
 
-def weights_ahead():
-    """A graph of products whose weights are loaded while the sum ahead of them runs, replayed on other inputs."""
-    dtype, rows, wide = torch.bfloat16, (1, 16, 100), 8448
-    w, wides = integers(1024, 512, dtype=dtype), [integers(wide, 1024, dtype=dtype) for _ in range(3)]
-
-    def step(xs):
-        outs = []
-        for x, weights in zip(xs, wides):
-            total = st.gemm_all_reduce(x, w)
-            outs.append(st.replicated_gemm(total, weights))
-            outs.append(st.replicated_gemm(total / 64, weights, activation="swiglu"))
-        return outs
-
-    xs = [integers(m, 512, dtype=dtype) for m in rows]
-    with forced("low-latency"):
-        step(xs)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            outs = step(xs)
-    for _ in range(3):
-        for x in xs:
-            x.copy_(integers(*x.shape, dtype=dtype))
-        graph.replay()
-        with forced(LIBRARY):
-            compare(outs, step(xs), dtype, "a replay")
-    torch.cuda.synchronize()
-    graph.reset()
-
-
 def warmup():
     """Measures the mechanisms of each operator. Calls by all of them are right, also in a graph."""
     st.configure(max_m=2048, min_m=1)

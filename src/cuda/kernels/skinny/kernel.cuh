@@ -13,7 +13,8 @@
 //
 // Tried and slower: tiles that several CTAs share; CTAs that begin at different
 // places along K, whose loads of A's rows then do not meet in L2; multicast of these rows; prefetches into L2
-// beyond the ring.
+// beyond the ring. Slower, too: to serve products without a sum behind them (qkv; gate and up with SwiGLU).
+// A decode step of a layer then took 3 to 9% longer than by cuBLASLt.
 //
 // Memory order: TMA loads and mbarriers order the rings, named barriers the sums.
 #pragma once
@@ -22,7 +23,6 @@
 
 #include <cute/tensor.hpp>
 
-#include "cuda/kernels/elementwise/activation.cuh"
 #include "cuda/kernels/flagged/words.cuh"
 #include "cuda/kernels/gemm/types.cuh"
 #include "cuda/kernels/ptx/barrier.cuh"
@@ -107,18 +107,6 @@ struct SkinnyGemm {
       for (int step = 0; step < params.steps; ++step, ++i) visit(i, tile, step);
   }
 
-  /// Columns of gate, then as many of up. The last tile may have columns of up as gate: their results are not
-  /// stored.
-  __device__ __forceinline__ void load_halves(ptx::Barrier* full, std::uint64_t hint, char* to, int tile,
-                                              int step) const {
-    constexpr int columns = skinny_columns / 2;
-    for (int b = 0; b < blocks; ++b)
-      for (int half = 0; half < 2; ++half)
-        cute::SM90_TMA_LOAD_3D::copy(&params.weights, full, hint,
-                                     to + b * weight_block_bytes + half * weight_block_bytes / 2, 0,
-                                     half * params.n + tile * columns, step * blocks + b);
-  }
-
   __device__ void load_weights() const {
     constexpr auto hint = static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_FIRST);
     RingStage<weight_stages> ring;
@@ -127,13 +115,11 @@ struct SkinnyGemm {
       auto* const full = barriers.weights_full + ring.stage;
       cute::set_barrier_transaction_bytes(*full, weight_bytes);
       char* const to = weights + ring.stage * weight_bytes;
-      const int col = tile * skinny_columns;
-      if constexpr (!TransposeB)
-        cute::SM90_TMA_LOAD_2D::copy(&params.weights, full, hint, to, col, step * depth);
-      else if (params.swiglu)
-        load_halves(full, hint, to, tile, step);
+      if constexpr (TransposeB)
+        cute::SM90_TMA_LOAD_3D::copy(&params.weights, full, hint, to, 0, tile * skinny_columns,
+                                     step * blocks);
       else
-        cute::SM90_TMA_LOAD_3D::copy(&params.weights, full, hint, to, 0, col, step * blocks);
+        cute::SM90_TMA_LOAD_2D::copy(&params.weights, full, hint, to, tile * skinny_columns, step * depth);
       ring.advance();
     });
   }
@@ -164,14 +150,12 @@ struct SkinnyGemm {
               ptx::transposed_8x8(packed(sums(4 * j + 2 * half), sums(4 * j + 2 * half + 1))));
   }
 
-  /// Stores a warp's part of a tile. With swiglu the first two warps have all of it.
+  /// Stores a warp's part of a tile.
   template <class Sums>
   __device__ void store(int tile, int warp, int lane, const Sums& sums) const {
-    if (params.swiglu && warp >= 2) return;
-    const int first = tile * (params.swiglu ? skinny_columns / 2 : skinny_columns);
-    T* const c = static_cast<T*>(params.c) + first;
+    T* const c = static_cast<T*>(params.c) + tile * skinny_columns;
     for_each_pair(warp, lane, sums, [&](int row, int col, std::uint32_t pair) {
-      if (row < params.m && first + col < params.n)
+      if (row < params.m && tile * skinny_columns + col < params.n)
         *reinterpret_cast<std::uint32_t*>(c + row * params.ldc + col) = pair;
     });
   }
@@ -229,11 +213,10 @@ struct SkinnyGemm {
     return pair;
   }
 
-  /// Adds the second warpgroup's sums to the first's. `thread`: in the warpgroup. With swiglu half of the
-  /// first one has gate and the other up: the former gets the results.
+  /// Adds the second warpgroup's sums to the first's. `thread`: in the warpgroup.
   template <class Sums>
   __device__ __forceinline__ void join(int group, int thread, Sums& sums) const {
-    constexpr std::uint32_t written = 1, read = 2, up_written = 5;  // named barriers
+    constexpr std::uint32_t written = 1, read = 2;  // named barriers
     constexpr int words = Rows / 8;
     float4* const at = sums_of_other + thread;
     if (group == 1) {
@@ -248,19 +231,6 @@ struct SkinnyGemm {
         const float4 other = at[v * 128];
         sums(4 * v) += other.x, sums(4 * v + 1) += other.y, sums(4 * v + 2) += other.z,
             sums(4 * v + 3) += other.w;
-        if (params.swiglu && thread >= 64)
-          at[v * 128] = {sums(4 * v), sums(4 * v + 1), sums(4 * v + 2), sums(4 * v + 3)};
-      }
-      if (params.swiglu) {
-        ptx::named_barrier(up_written, 128);
-#pragma unroll
-        for (int v = 0; v < words; ++v) {
-          if (thread >= 64) break;
-          const float4 up = at[v * 128 + 64];
-          sums(4 * v) = silu(sums(4 * v)) * up.x, sums(4 * v + 1) = silu(sums(4 * v + 1)) * up.y,
-                   sums(4 * v + 2) = silu(sums(4 * v + 2)) * up.z,
-                   sums(4 * v + 3) = silu(sums(4 * v + 3)) * up.w;
-        }
       }
     }
     ptx::named_barrier(read, 32 * warps);

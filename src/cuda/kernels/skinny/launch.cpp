@@ -40,8 +40,6 @@ bool runs_on(const DeviceFacts& facts) {
 /// op(B)ᵀ in loads of 64 columns of op(B) and a step of K.
 MatrixBox weights_of(const SkinnyProblem& p, const void* b) {
   constexpr int depth = skinny_block * skinny_step_blocks;
-  // A half of the columns at a time, and a block, which is where the kernel expects it.
-  if (p.swiglu) return {b, p.n, p.k, p.ldb, skinny_columns / 2, skinny_block, 1};
   if (p.transpose_b) return {b, p.n, p.k, p.ldb, skinny_columns, skinny_block, skinny_step_blocks};
   return {b, p.k, p.n, p.ldb, depth, skinny_columns};
 }
@@ -54,7 +52,6 @@ cudaError_t find_skinny(const SkinnyProblem& p, std::int32_t most_ctas, SkinnyLa
   if (p.m < 1 || p.n < 1 || p.k < 1 || p.k % skinny_block != 0 || odd(p.n) || odd(p.lda) || odd(p.ldb) ||
       odd(p.ldc))
     return cudaSuccess;
-  if (p.swiglu && (!p.transpose_b || p.n % 16 != 0 || p.m > most_swiglu_rows)) return cudaSuccess;
   DeviceFacts facts;
   if (const cudaError_t error = find_device_facts(facts)) return error;
   if (!runs_on(facts)) return cudaSuccess;
@@ -68,8 +65,7 @@ cudaError_t find_skinny(const SkinnyProblem& p, std::int32_t most_ctas, SkinnyLa
   SkinnyParams& params = launch.params;
   params.ldc = p.ldc;
   params.m = static_cast<std::int32_t>(p.m);
-  params.n = static_cast<std::int32_t>(p.swiglu ? p.n / 2 : p.n);
-  params.swiglu = p.swiglu;
+  params.n = static_cast<std::int32_t>(p.n);
   params.tiles = static_cast<std::int32_t>(ceil_div(p.n, skinny_columns));
   params.steps = static_cast<std::int32_t>(ceil_div(p.k, skinny_block * skinny_step_blocks));
   params.box_rows = static_cast<std::int32_t>(ceil_div(p.m, 8) * 8);
