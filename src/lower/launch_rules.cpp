@@ -18,11 +18,6 @@ bool only_moves(const Plan& plan, const Elementwise& step) {
          dtype(step.from.front()) == dtype(step.to) && !is_indexed(step.from.front());
 }
 
-/// True if no tile of a GEMM waits before it multiplies.
-bool only_of_parts(const Gemm& gemm) {
-  return std::ranges::all_of(gemm.gates, &TileGate::of_parts);
-}
-
 /// True if a pass of a delivery stores to flagged buffers.
 bool sends(const Plan& plan, const Elementwise& pass) {
   return plan.buffers[static_cast<std::size_t>(pass.to.slice.buffer)].flagged;
@@ -113,15 +108,16 @@ bool may_start_early(const Plan& plan, std::int32_t rank, const Lane& lane, std:
            (std::holds_alternative<Gemm>(*(at - 1)) || counts_arrivals(plan, *(at - 1)));
   if (const auto* pass = std::get_if<Elementwise>(&*at)) {
     const auto* const front = std::get_if<Gemm>(&*(at - 1));
-    return pass->queue >= 0 && !pass->gates.empty() && front != nullptr && only_of_parts(*front) &&
+    return pass->queue >= 0 && !pass->gates.empty() && front != nullptr && front->gates.empty() &&
            front->grid.tiles() > 0;
   }
   const auto* const gemm = std::get_if<Gemm>(&*at);
   const auto own_input = [&](const Slice& slice) {
     return slice.rank == rank && is_input(plan.buffers[static_cast<std::size_t>(slice.buffer)].role);
   };
-  return gemm != nullptr && only_of_parts(*gemm) && own_input(gemm->a) && own_input(gemm->b) &&
-         (!gemm->epilogue.bias || own_input(gemm->bias)) && std::all_of(lane.steps.begin(), at, synchronises);
+  return gemm != nullptr && std::ranges::all_of(gemm->gates, &TileGate::of_parts) && own_input(gemm->a) &&
+         own_input(gemm->b) && (!gemm->epilogue.bias || own_input(gemm->bias)) &&
+         std::all_of(lane.steps.begin(), at, synchronises);
 }
 
 bool is_urgent(const RankPlan& rank, const Lane& lane) {

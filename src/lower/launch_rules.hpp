@@ -18,9 +18,7 @@ bool belongs(const Plan& plan, const Lane& lane, std::size_t first, std::size_t 
 /// follows only awaits and notifies.
 ///
 /// A pass may start early if it has gates, shares a work queue, and follows a GEMM that has tiles and no
-/// gates but those of parts. The pass's gates then cover all that it reads, and the GEMM's tiles show that
-/// the epoch has begun. Its last tiles are then at work on every SM, so that the pass takes none from a tile
-/// that waits.
+/// gates. The pass's gates then cover all that it reads, and the GEMM's tiles show that the epoch has begun.
 bool may_start_early(const Plan& plan, std::int32_t rank, const Lane& lane, std::size_t step);
 
 /// True if a GEMM may load B before the kernels ahead of it in the stream have ended, also those of earlier

@@ -62,14 +62,6 @@ TEST(MayStartEarly, AGemmThatAwaitsPartsOfItsSumsOnly) {
   }
 }
 
-TEST(MayStartEarly, ThePassThatCopiesSumsOfOthersToTheOutput) {
-  const Plan plan =
-      plan_fused(problem(Op::gemm_allreduce), gpus(), {.sums = SumsIn::epilogue, .unregistered = true})
-          .value();
-  EXPECT_EQ(find(plan).gemms, std::vector<bool>{true});
-  EXPECT_EQ(find(plan).passes, std::vector<bool>{true});
-}
-
 TEST(MayStartEarly, NotWhatReadsWhatOthersWrote) {
   EXPECT_EQ(find(plan_fused(problem(Op::allgather_gemm), gpus(), {}).value()).gemms, std::vector<bool>{false})
       << "its tiles await their rows";
