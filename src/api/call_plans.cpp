@@ -5,9 +5,7 @@
 #include <utility>
 
 #include "choose.hpp"
-#include "lower/graph_fitness.hpp"
 #include "plan/arena_layout.hpp"
-#include "shingle/sim/simulate.hpp"
 
 namespace shingle {
 
@@ -44,24 +42,6 @@ Result<Plan> CallPlans::chosen(Declared& op, const Problem& problem) const {
   return plan;
 }
 
-Result<Plan> CallPlans::in_graph(Declared& op, const Problem& problem) const {
-  std::string why;
-  for (const Params& params : for_graphs(params_for(op, problem))) {
-    Result<Plan> plan = make_plan(problem, machine_, params);
-    why = plan ? why_unfit(*plan) : plan.reason();
-    if (plan && why.empty()) why = unfit_for_graph(*plan);
-    if (plan && why.empty() && gains(*plan)) return plan;
-  }
-  return Reason{why.empty() ? "sequential is predicted to be as fast" : std::move(why)};
-}
-
-/// True if a plan is predicted to be faster than the sequential one, or the machine has no figures.
-bool CallPlans::gains(const Plan& plan) const {
-  if (machine_.tiles.empty()) return true;
-  const auto us = [&](const Plan& of) { return simulate(of, machine_).makespan_us; };
-  return us(plan) < (1 - ChooseOptions{}.margin) * us(sequential(plan.problem()));
-}
-
 Plan CallPlans::sequential(const Problem& problem) const {
   return make_plan(problem, machine_, SequentialParams{}).value();
 }
@@ -69,11 +49,7 @@ Plan CallPlans::sequential(const Problem& problem) const {
 std::vector<Plan> CallPlans::typical(Declared& op, const Problem& largest) const {
   std::vector<Plan> plans{sequential(largest)};
   const auto add = [&](const Problem& problem) {
-    Result<Plan> plan = chosen(op, problem);
-    if (!plan) return;
-    plans.push_back(std::move(plan).value());
-    if (unfit_for_graph(plans.back()).empty()) return;
-    if (Result<Plan> captured = in_graph(op, problem)) plans.push_back(std::move(captured).value());
+    if (Result<Plan> plan = chosen(op, problem)) plans.push_back(std::move(plan).value());
   };
   add(largest);
   for (std::int64_t m = op.m_step; !needs_routing(largest) && m < largest.m; m *= 2) add(with_m(largest, m));

@@ -34,9 +34,6 @@ class CallPlans {
 
   /// The plan of the chosen params; nothing if these do not serve this m.
   Result<Plan> chosen(Declared& op, const Problem& problem) const;
-  /// The plan of the chosen params in a CUDA graph, which may need others; nothing if none is fit, or is
-  /// predicted to be faster than the sequential one.
-  Result<Plan> in_graph(Declared& op, const Problem& problem) const;
   Plan sequential(const Problem& problem) const;
   /// Plans of all kinds that calls may need: of `largest`, and of some with fewer rows.
   std::vector<Plan> typical(Declared& op, const Problem& largest) const;
@@ -47,7 +44,6 @@ class CallPlans {
   Params params_for(Declared& op, const Problem& problem) const;
   Params suited(Params params) const { return unregistered_ ? with_unregistered(std::move(params)) : params; }
   std::string why_unfit(const Plan& plan) const;
-  bool gains(const Plan& plan) const;
 
   const World& world_;
   const ContextOptions& options_;

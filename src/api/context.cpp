@@ -119,8 +119,8 @@ struct Context::State {
   /// The plan that serves a call: the chosen one, or the sequential one if that does not serve this m, or
   /// needs more than the context has. `in_graph`: the chosen one cannot be captured, but the call is.
   Plan planned(int op, const Problem& problem, bool in_graph) {
-    Declared& of = declared(op);
-    Result<Plan> plan = in_graph ? plans.in_graph(of, problem) : plans.chosen(of, problem);
+    if (in_graph) return plans.sequential(problem);
+    Result<Plan> plan = plans.chosen(declared(op), problem);
     if (!plan || arena_layout(*plan).bytes > staging().bytes() || !world.is_prepared(*plan))
       return plans.sequential(problem);
     return std::move(plan).value();

@@ -147,17 +147,6 @@ Params with_unregistered(Params params) {
   return params;
 }
 
-std::vector<Params> for_graphs(const Params& params) {
-  const auto* const ring = std::get_if<RingParams>(&params);
-  if (ring == nullptr || (ring->engines == 0 && ring->mover != Mover::copy_engine)) return {params};
-  RingParams messages = *ring;
-  messages.engines = 0;
-  messages.mover = Mover::automatic;
-  RingParams stores = messages;
-  stores.mover = Mover::store;
-  return {stores, messages};
-}
-
 std::vector<ParamInfo> param_infos(Mechanism mechanism) {
   return with_params_of(mechanism, []<class P>(const P&) {
     std::vector<ParamInfo> infos;

@@ -240,7 +240,7 @@ void registered_matrices_are_compared() {
   }
 }
 
-/// Copy engines serve single calls of attention, and stores those in a graph.
+/// Stores serve single calls of attention, and those in a graph. cuDNN may be too old for the backward.
 void captured_attention_is_right() {
   const auto world = make_cuda_world(0, {.timeout_us = 2 * deadline_us});
   const int rank = world->local_ranks()[0];
@@ -252,10 +252,10 @@ void captured_attention_is_right() {
       Problem problem{
           .op = op, .world = world->size(), .m = 1000, .n = 8 * 128, .k = 8 * 128, .dtype = DType::bf16};
       problem.attention = {8, 4, 128, true, {}};
-      const RingParams engines{.engines = 1, .slices = 2};
-      Context context(*world, {.choose = [&](const Problem&) { return engines; },
-                               .registered_bytes = registered ? 64 << 20 : 0,
-                               .verify = true});
+      Context context(
+          *world, {.choose = [](const Problem&) { return RingParams{.mover = Mover::store, .slices = 2}; },
+                   .registered_bytes = registered ? 64 << 20 : 0,
+                   .verify = true});
       context.declare(problem);
       Dice dice(5);
       CallMatrices call(*world, random_inputs(problem, 3), dice, registered ? &context : nullptr);

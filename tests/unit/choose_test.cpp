@@ -67,26 +67,6 @@ TEST(Tune, EnginesTakeARingsSlicesWhereRanksReachEachOther) {
   }
 }
 
-/// Also from the params of engines, beside which stores take as many slices.
-TEST(Tune, StoresTakeAttentionsRowsWhereTheyAreFaster) {
-  Problem p{.op = Op::ulysses_attention, .world = 2, .m = 8192, .n = 8192, .k = 8192, .dtype = DType::bf16};
-  p.attention = {64, 8, 128, true, {}};
-  for (const bool reach : {true, false}) {
-    Machine machine = h200();
-    machine.peer_memory = reach;
-    const Tuned tuned = tune(p, machine, Mechanism::ring).value();
-    if (!reach) {
-      EXPECT_EQ(std::get<RingParams>(params_of(tuned.plan)).mover, Mover::automatic);
-      continue;
-    }
-    for (const std::int32_t slices : {1, 2, 4})
-      for (const Mover mover : {Mover::copy_engine, Mover::store}) {
-        const Plan plan = plan_ring(p, machine, {.mover = mover, .slices = slices}).value();
-        EXPECT_LE(tuned.us, simulate(plan, machine).makespan_us) << name(mover) << ", slices " << slices;
-      }
-  }
-}
-
 /// The search of groups by the closed form reaches what the simulator finds best of all partitions
 /// (FlashOverlap §6.5: more than 99%).
 TEST(Tune, GroupsAreThoseOfAnExhaustiveSearch) {

@@ -1,4 +1,4 @@
-// Captured calls of contexts: plans that a CUDA graph cannot hold give way to plans that it can.
+// Captured calls of contexts: plans that a CUDA graph cannot hold give way to `sequential`.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,8 +14,7 @@ namespace {
 /// Threads whose calls are captured if the test says so: then they refuse what a graph cannot hold.
 class CapturingWorld final : public World {
  public:
-  explicit CapturingWorld(Machine machine)
-      : threads_(make_world(2, {.backend = "host", .workers_per_rank = 2})), machine_(std::move(machine)) {}
+  CapturingWorld() : threads_(make_world(2, {.backend = "host", .workers_per_rank = 2})) {}
 
   std::string backend() const override { return threads_->backend(); }
   int size() const override { return threads_->size(); }
@@ -83,8 +82,8 @@ void call(Context& context, CapturingWorld& world, const Problem& problem) {
   EXPECT_TRUE(result.passed) << result.max_error << " above " << result.tolerance << " at " << result.worst;
 }
 
-Params served(const Machine& machine, const Problem& problem, const Params& params, bool captured) {
-  CapturingWorld world(machine);
+Params served(const Problem& problem, const Params& params, bool captured) {
+  CapturingWorld world;
   Context context(world, {.choose = [&](const Problem&) { return params; }, .verify = true});
   context.declare(problem);
   world.captures = captured;
@@ -92,48 +91,20 @@ Params served(const Machine& machine, const Problem& problem, const Params& para
   return world.served;
 }
 
-TEST(ContextGraphs, StoresServeCapturedAttentionInsteadOfEngines) {
+TEST(ContextGraphs, SequentialServesCapturedCallsOfEngines) {
   for (const Op op : {Op::ulysses_attention, Op::allgather_attention, Op::attention_backward}) {
     const RingParams engines{.engines = 1, .slices = 4, .unregistered = true};
-    const Params alone = served({}, attention(op), engines, false),
-                 captured = served({}, attention(op), engines, true);
-    EXPECT_EQ(std::get<RingParams>(alone).engines, 1) << name(op);
-    EXPECT_EQ(std::get<RingParams>(captured).engines, 0) << name(op);
-    EXPECT_EQ(std::get<RingParams>(captured).mover, Mover::store) << name(op);
-    EXPECT_EQ(std::get<RingParams>(captured).slices, 4) << name(op);
+    EXPECT_EQ(std::get<RingParams>(served(attention(op), engines, false)).engines, 1) << name(op);
+    EXPECT_EQ(mechanism_of(served(attention(op), engines, true)), Mechanism::sequential) << name(op);
   }
 }
 
-TEST(ContextGraphs, MessagesServeWhereNothingIsStored) {
-  const Problem problem{.op = Op::gemm_reducescatter, .world = 2, .m = 48, .n = 32, .k = 32};
-  const Params captured = served({}, problem, RingParams{.engines = 1, .slices = 2}, true);
-  EXPECT_EQ(std::get<RingParams>(captured).engines, 0);
-  EXPECT_EQ(std::get<RingParams>(captured).mover, Mover::automatic);
-}
-
-/// Where workers store at a crawl, and messages are as slow, the captured call is sequential.
-TEST(ContextGraphs, TheyServeOnlyIfPredictedToBeFaster) {
-  Machine machine;
-  machine.workers = 4;
-  machine.tiles = {{64, 64, 0, 1e-3}};
-  machine.memory_gbps = 1e3;
-  machine.link = {1e-3, 0};
-  machine.launch_us = 1e3;  // slices cost launches
-  const RingParams engines{.engines = 1, .slices = 4};
-  EXPECT_EQ(mechanism_of(served(machine, attention(Op::ulysses_attention), engines, true)),
-            Mechanism::sequential);
-  machine.launch_us = 0;
-  machine.link = {0.1, 0};
-  machine.attention = {{{24, 48, 1, 4, true}, 1e-4}};  // attention takes long, and hides much
-  EXPECT_EQ(mechanism_of(served(machine, attention(Op::ulysses_attention), engines, true)), Mechanism::ring);
-}
-
-TEST(ContextGraphs, OtherParamsStayAsTheyAre) {
-  for (const Params& params : {Params{SequentialParams{}}, Params{RingParams{.slices = 3}},
-                               Params{FusedParams{}}, Params{RingParams{.mover = Mover::store}}})
-    EXPECT_EQ(for_graphs(params), std::vector<Params>{params});
-  EXPECT_EQ(for_graphs(RingParams{.mover = Mover::copy_engine, .slices = 3}).front(),
-            Params(RingParams{.mover = Mover::store, .slices = 3}));
+TEST(ContextGraphs, StoresServeCapturedCalls) {
+  for (const Op op : {Op::ulysses_attention, Op::allgather_attention, Op::attention_backward}) {
+    const Params captured = served(attention(op), RingParams{.mover = Mover::store, .slices = 4}, true);
+    EXPECT_EQ(std::get<RingParams>(captured).mover, Mover::store) << name(op);
+    EXPECT_EQ(std::get<RingParams>(captured).slices, 4) << name(op);
+  }
 }
 
 }  // namespace

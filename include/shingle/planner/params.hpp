@@ -206,10 +206,6 @@ bool is_symmetric(const Params& params);
 /// The params for peers that cannot access the user's matrices, if that matters to the mechanism.
 Params with_unregistered(Params params);
 
-/// Params of plans for CUDA graphs, which cannot hold copy engines that wait: stores, or else messages, move
-/// what the engines of a ring would. The first to try comes first. Others: the params themselves.
-std::vector<Params> for_graphs(const Params& params);
-
 /// Headings in `--help` of the params that several mechanisms take.
 inline constexpr std::string_view mechanism_heading = "Mechanism", tiles_heading = "Tiles of the GEMM";
 

@@ -190,8 +190,9 @@ void Memory::bind(int rank, Role role, const MatrixMemory& memory) {
   if (owner == ranks_.end() || !owner->second.local)
     throw InvalidArgument(fmt::format("bind: rank {} is not a rank of this process", rank), rank);
   Rank& own = owner->second;
+  const Bound now{memory, allocation_of(memory.data)};
   if (const auto before = own.bound.find(buffer);
-      before != own.bound.end() && before->second == memory && memory.data != nullptr)
+      before != own.bound.end() && before->second == now && memory.data != nullptr)
     return;
   const Buffer& planned = plan_.buffers[static_cast<std::size_t>(buffer)];
   if (memory.row_stride != 0 && memory.row_stride < planned.cols)
@@ -209,14 +210,15 @@ void Memory::bind(int rank, Role role, const MatrixMemory& memory) {
     used = copy.get<char>();
   }
   own.buffers[buffer] = used;
-  own.bound[buffer] = memory;
+  own.bound[buffer] = now;
   ++version_;
 }
 
 Memory::Staged Memory::staged(int rank) const {
   Staged staged;
   const Rank& own = at_hand(rank);
-  for (const auto& [buffer, user] : own.bound) {
+  for (const auto& [buffer, bound] : own.bound) {
+    const MatrixMemory& user = bound.memory;
     char* const used = own.buffers.at(buffer);
     const Buffer& planned = plan_.buffers[static_cast<std::size_t>(buffer)];
     if (used == user.data || planned.bytes(rank) == 0) continue;

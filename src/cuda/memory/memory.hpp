@@ -117,12 +117,18 @@ class Memory {
   void poison();
 
  private:
+  /// The user's memory, and its allocation: another one may have the same address later.
+  struct Bound {
+    MatrixMemory memory{};
+    std::uint64_t allocation = 0;
+    bool operator==(const Bound&) const = default;
+  };
   struct Rank {
     bool local = false;
     int device = 0;
     DeviceMemory internal, counts;                // of a local rank
     std::map<std::int32_t, char*> buffers;        // address used, by index of the buffer; absent: not bound
-    std::map<std::int32_t, MatrixMemory> bound;   // the user's memory, by index of the buffer
+    std::map<std::int32_t, Bound> bound;          // by index of the buffer
     std::map<std::int32_t, DeviceMemory> copies;  // internal copies of the user's memory
     std::uint32_t* first = nullptr;               // first counter
     std::vector<std::size_t> first_count;         // by counter: index of its first entry; then the total

@@ -1,14 +1,25 @@
 #include "memory.hpp"
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
 #include <cstring>
 
 #include "check.hpp"
+#include "driver.hpp"
 #include "tolerate.hpp"
 
 namespace shingle::cuda {
+
+std::uint64_t allocation_of(const void* memory) {
+  static const auto attribute = driver_function<decltype(&cuPointerGetAttribute)>("cuPointerGetAttribute");
+  unsigned long long number = 0;
+  if (attribute == nullptr || attribute(&number, CU_POINTER_ATTRIBUTE_BUFFER_ID,
+                                        reinterpret_cast<CUdeviceptr>(memory)) != CUDA_SUCCESS)
+    return 0;
+  return number;
+}
 
 DeviceMemory::DeviceMemory(std::size_t bytes) : OwnedMemory(bytes) {
   if (bytes > 0) check(cudaMalloc(&data_, bytes), fmt::format("cudaMalloc of {} bytes", bytes).c_str());

@@ -2,9 +2,15 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 
 namespace shingle::cuda {
+
+/// The number of the allocation that memory belongs to, unique over the life of the process; 0 if it is not
+/// known. Graphs and mappings of other processes are bound to allocations, and not to addresses, which
+/// return.
+std::uint64_t allocation_of(const void* memory);
 
 /// Base of both owners: bytes at an address, empty after a move. Derived classes allocate and free.
 class OwnedMemory {

@@ -1,10 +1,8 @@
 #include "call_graphs.hpp"
 
-#include <cuda.h>
-
 #include <algorithm>
 
-#include "cuda/raii/driver.hpp"
+#include "cuda/raii/memory.hpp"
 
 namespace shingle::cuda {
 namespace {
@@ -17,16 +15,6 @@ std::uint64_t hash_of(std::span<const CallMatrix> matrices) {
     hash = (hash ^ hash >> 29) * 0xbf58476d1ce4e5b9;
   }
   return hash ^ hash >> 32;
-}
-
-/// The number of the allocation that memory belongs to, unique over the life of the process; 0 if it is none.
-std::uint64_t allocation_of(const void* memory) {
-  static const auto attribute = driver_function<decltype(&cuPointerGetAttribute)>("cuPointerGetAttribute");
-  unsigned long long number = 0;
-  if (attribute == nullptr || attribute(&number, CU_POINTER_ATTRIBUTE_BUFFER_ID,
-                                        reinterpret_cast<CUdeviceptr>(memory)) != CUDA_SUCCESS)
-    return 0;
-  return number;
 }
 
 std::vector<std::uint64_t> allocations_of(std::span<const CallMatrix> matrices) {
