@@ -75,18 +75,18 @@ def torch_decode_layer(record):
     return ["", f"M = {sizes[0]}", *sizes[1:]], rows
 
 
-@table("torch-layers", "h200x2/torch_layers")
-def torch_layers(record):
+@table("torch-layers", "h200x2/torch_layers_reduce", "h200x2/torch_layers")
+def torch_layers(*records):
     """The part of the communication that is exposed with NCCL, and the part of that which the ops hide."""
-    rows = []
-    for model in values_of(record, "model"):
-        for form in values_of(record, "form"):
+    rows, sizes = [], values_of(records[0], "m")
+    for model in values_of(records[0], "model"):
+        for form, record in zip(("reduce", "sequence"), records):
             cells = []
-            for m in values_of(record, "m"):
+            for m in sizes:
                 row = pick(record, model=model, form=form, m=m, timed="shingle")[0]
                 cells.append(f"{100 * float(row['exposed']):.0f}%, {float(row['hidden']):.2f}")
             rows.append([f"{model}, {form}", *cells])
-    return ["", *(f"M = {m}" for m in values_of(record, "m"))], rows
+    return ["", *(f"M = {m}" for m in sizes)], rows
 
 
 @table("context-attention", "h200x2/context_attention")
