@@ -240,41 +240,49 @@ void registered_matrices_are_compared() {
   }
 }
 
-/// Stores serve single calls of attention, and those in a graph. cuDNN may be too old for the backward.
-void captured_attention_is_right() {
+/// Stores serve single calls of an attention, and those in a graph.
+void captured_attention_is_right(World& world, Op op, bool registered) {
+  const cuda::Stream stream;
+  Problem problem{
+      .op = op, .world = world.size(), .m = 1000, .n = 8 * 128, .k = 8 * 128, .dtype = DType::bf16};
+  problem.attention = {8, 4, 128, true, {}};
+  Context context(world,
+                  {.choose = [](const Problem&) { return RingParams{.mover = Mover::store, .slices = 2}; },
+                   .registered_bytes = registered ? 64 << 20 : 0,
+                   .verify = true});
+  context.declare(problem);
+  Dice dice(5);
+  CallMatrices call(world, random_inputs(problem, 3), dice, registered ? &context : nullptr);
+  const auto enqueue = [&](cudaStream_t on) {
+    void* const handles[] = {on};
+    context.call(0, problem.m, call.arguments(), handles);
+  };
+  const auto is_right = [&](const char* how, auto&& run) {
+    call.poison();
+    run();
+    stream.synchronize();
+    const Check result = call.check();
+    EXPECT_TRUE(result.passed) << name(op) << " " << how << ": error " << result.max_error << " above "
+                               << result.tolerance << " at " << result.worst;
+  };
+  is_right("by a call", [&] { enqueue(stream.get()); });
+  const cuda::Graph graph = cuda::Graph::capture(stream.get(), enqueue);
+  for (int replay = 0; replay < 5; ++replay) is_right("in a graph", [&] { graph.launch(stream.get()); });
+}
+
+void captured_attentions_are_right() {
   const auto world = make_cuda_world(0, {.timeout_us = 2 * deadline_us});
   const int rank = world->local_ranks()[0];
   if (!world->capabilities().remote_memory) return void(std::printf("[rank %d: no peer memory]\n", rank));
   const cuda::DeviceGuard guard(device_of(rank));
-  const cuda::Stream stream;
-  for (const Op op : {Op::ulysses_attention, Op::allgather_attention, Op::attention_backward})
-    for (const bool registered : {false, true}) {
-      Problem problem{
-          .op = op, .world = world->size(), .m = 1000, .n = 8 * 128, .k = 8 * 128, .dtype = DType::bf16};
-      problem.attention = {8, 4, 128, true, {}};
-      Context context(
-          *world, {.choose = [](const Problem&) { return RingParams{.mover = Mover::store, .slices = 2}; },
-                   .registered_bytes = registered ? 64 << 20 : 0,
-                   .verify = true});
-      context.declare(problem);
-      Dice dice(5);
-      CallMatrices call(*world, random_inputs(problem, 3), dice, registered ? &context : nullptr);
-      const auto enqueue = [&](cudaStream_t on) {
-        void* const handles[] = {on};
-        context.call(0, problem.m, call.arguments(), handles);
-      };
-      const auto is_right = [&](const char* how, auto&& run) {
-        call.poison();
-        run();
-        stream.synchronize();
-        const Check result = call.check();
-        EXPECT_TRUE(result.passed) << name(op) << " " << how << ": error " << result.max_error << " above "
-                                   << result.tolerance << " at " << result.worst;
-      };
-      is_right("by a call", [&] { enqueue(stream.get()); });
-      const cuda::Graph graph = cuda::Graph::capture(stream.get(), enqueue);
-      for (int replay = 0; replay < 5; ++replay) is_right("in a graph", [&] { graph.launch(stream.get()); });
+  for (const Op op : {Op::ulysses_attention, Op::allgather_attention, Op::attention_backward}) {
+    try {
+      for (const bool registered : {false, true}) captured_attention_is_right(*world, op, registered);
+    } catch (const Unsupported& reason) {
+      if (op != Op::attention_backward) throw;
+      std::printf("[rank %d: %s]\n", rank, reason.what());  // cuDNN is too old
     }
+  }
   std::printf("[rank %d: captured attention is right]\n", rank);
 }
 
@@ -283,7 +291,7 @@ std::vector<Part> parts() {
   return {{"Contexts", contexts_are_exact},
           {"CallsDiffer", calls_differ},
           {"Registered", registered_matrices_are_compared},
-          {"CapturedAttention", captured_attention_is_right},
+          {"CapturedAttention", captured_attentions_are_right},
           {"CallsKilled", [] { calls_with_a_fault([] { raise(SIGKILL); }); }},
           {"CallsStopped", [] { calls_with_a_fault([] { stop_this_process(20); }); }},
           {"CallsThrow", [] { calls_with_a_fault([] { throw Error("rank 1 fell over"); }); }},
