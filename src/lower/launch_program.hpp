@@ -1,6 +1,7 @@
 // A plan as launches on streams. A GPU backend executes them, and the simulator computes their time.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -55,6 +56,7 @@ struct RankLaunches {
   std::int32_t work_queues = 0;  ///< number of work queues that passes of several lanes share
   /// By lane: true if its stream needs a higher priority than the others (launch_rules.hpp).
   std::vector<bool> urgent{};
+  bool any_urgent() const { return std::ranges::find(urgent, true) != urgent.end(); }
 };
 
 /// One epoch. Each lane is a stream; launches of a stream run in order. The streams of a rank fork from the

@@ -180,7 +180,10 @@ def model_with_capacity_case():
     whole, blocks = tiny("Mixtral")
     text = torch.arange(10).view(2, 5) + dist.get_rank()
     plain, roomy, full = (copy.deepcopy(whole) for _ in range(3))
-    st.expert_parallel(plain)
+    for wrong in ({"capacity": 0}, {"max_tokens": 10}):
+        with pytest.raises(errors.InvalidArgument, match=next(iter(wrong))):
+            st.expert_parallel(plain, **wrong)
+    st.expert_parallel(plain)  # nothing was replaced before
     expected = plain(text).logits
     assert st.expert_parallel(roomy, capacity=20) == st.expert_parallel(full, capacity=1, max_tokens=10) == blocks
     check(roomy(text).logits, expected, "logits with enough capacity")

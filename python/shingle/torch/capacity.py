@@ -2,7 +2,7 @@
 
 import torch
 
-from . import functional
+from . import functional, shapes
 
 
 def declare(module, capacity, max_tokens, device):
@@ -10,6 +10,7 @@ def declare(module, capacity, max_tokens, device):
 
     The buffer is int64 [2]. It is no part of a checkpoint; zero it to count anew.
     """
+    shapes.check_declared(capacity, max_tokens)
     module.capacity, module.max_tokens = capacity, max_tokens
     if capacity is not None:
         module.register_buffer("dropped", torch.zeros(2, dtype=torch.int64, device=device), persistent=False)

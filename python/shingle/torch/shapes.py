@@ -245,6 +245,14 @@ def check_choices(x, topk_ids, topk_weights, experts):
     check_matrix(x.new_empty(0, dtype=dtype), topk_weights, topk_ids.shape, "topk_weights")
 
 
+def check_declared(capacity, max_tokens):
+    """Checks the arguments of a capacity by themselves."""
+    if capacity is None and max_tokens is not None:
+        raise InvalidArgument(f"max_tokens = {max_tokens} needs a capacity; without one leave it out")
+    if capacity is not None and capacity < 1:
+        raise InvalidArgument(f"capacity = {capacity}; expected at least 1")
+
+
 def check_capacity(x, experts, capacity, max_tokens):
     """Checks the slots of an expert for one rank's tokens, and the most tokens of a rank. experts: of all ranks."""
     most = torch.iinfo(torch.int32).max // experts

@@ -14,13 +14,14 @@ namespace shingle::cuda {
 class Graph {
  public:
   /// Captures the work that enqueue(stream) enqueues on `stream` of the current device. The capture does not
-  /// restrict other threads (thread-local capture mode).
+  /// restrict other threads (thread-local capture mode). `keeps_priorities`: kernels have the priorities of
+  /// the streams that they were captured on, else that of the stream that the graph is launched on.
   template <class Enqueue>
-  static Graph capture(cudaStream_t stream, Enqueue&& enqueue) {
+  static Graph capture(cudaStream_t stream, Enqueue&& enqueue, bool keeps_priorities = false) {
     const Template work(stream, std::forward<Enqueue>(enqueue));
     Graph made;
-    // Else a graph forgets the priorities of the streams.
-    check(cudaGraphInstantiate(&made.graph_, work.graph, cudaGraphInstantiateFlagUseNodePriority),
+    check(cudaGraphInstantiate(&made.graph_, work.graph,
+                               keeps_priorities ? cudaGraphInstantiateFlagUseNodePriority : 0),
           "cudaGraphInstantiate");
     made.copies_ = work.copies();
     return made;

@@ -41,7 +41,7 @@ class CallExecutable final : public Executable {
           launches(launched),
           edges(static_cast<std::size_t>(launched.events)),
           tables(&of.tables),
-          graphs(of.more_graphs) {}
+          graphs(of.more_graphs, launched.any_urgent()) {}
 
     CudaArena::Calls& calls;
     const RankLaunches& launches;

@@ -40,8 +40,8 @@ bool CallGraphs::Held::launches() const {
 }
 
 CallGraphs::Held CallGraphs::make(const Key& key, const Stream& stream, const Enqueue& enqueue,
-                                  const Settle& settle) {
-  Held made{key, Graph::capture(stream.get(), enqueue), allocations_of(key.matrices)};
+                                  const Settle& settle) const {
+  Held made{key, Graph::capture(stream.get(), enqueue, keeps_priorities_), allocations_of(key.matrices)};
   made.graph.upload(stream.get());
   settle(stream);
   return made;

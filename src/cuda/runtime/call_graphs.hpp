@@ -24,7 +24,9 @@ class CallGraphs {
   using Settle = std::function<void(const Stream&)>;
 
   /// `budget`: how many more graphs the plans of a context may make. Must outlive this object.
-  explicit CallGraphs(std::size_t& budget) : budget_(budget) {}
+  /// `keeps_priorities`: see Graph::capture.
+  CallGraphs(std::size_t& budget, bool keeps_priorities)
+      : budget_(budget), keeps_priorities_(keeps_priorities) {}
   ~CallGraphs() { budget_ += own(); }
   CallGraphs(const CallGraphs&) = delete;
   CallGraphs& operator=(const CallGraphs&) = delete;
@@ -52,11 +54,12 @@ class CallGraphs {
     /// True if the graph's copies still find the allocations that they were captured with.
     bool launches() const;
   };
-  static Held make(const Key& key, const Stream& stream, const Enqueue& enqueue, const Settle& settle);
+  Held make(const Key& key, const Stream& stream, const Enqueue& enqueue, const Settle& settle) const;
   std::size_t own() const { return graphs_.empty() ? 0 : graphs_.size() - 1; }
   bool has_come_before(std::uint64_t hash);
 
   std::size_t& budget_;
+  const bool keeps_priorities_;
   std::deque<Held> graphs_;                  // the first one is shared
   std::array<std::uint64_t, 256> recent_{};  // hashes of matrices that had no graph
   std::size_t came_ = 0;                     // number of them

@@ -29,6 +29,7 @@ void issue_lanes(RankQueue& queue, cudaStream_t stream, std::size_t lanes, const
   for (std::size_t i = 0; i < commands.size(); ++i) {
     const Launch& launch = launches.launches[i];
     const auto lane = static_cast<std::size_t>(launch.stream);
+    if (lane >= lanes) continue;
     issue(commands[i].get(), launch, queue.of(lane, stream, urgent[lane]));
   }
   queue.join(stream, urgent);

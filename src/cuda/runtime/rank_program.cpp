@@ -141,9 +141,13 @@ void RankProgram::lend(cudaStream_t stream) {
 void RankProgram::capture() {
   binding_->graphs.clear();
   for (int parity = 0; parity < parities_; ++parity) {
-    binding_->graphs.push_back(Graph::capture(stream(), [&](cudaStream_t on) {
-      enqueue_lanes(on, parity, [](Command& command, cudaStream_t at, int, int) { command.enqueue(at, {}); });
-    }));
+    binding_->graphs.push_back(Graph::capture(
+        stream(),
+        [&](cudaStream_t on) {
+          enqueue_lanes(on, parity,
+                        [](Command& command, cudaStream_t at, int, int) { command.enqueue(at, {}); });
+        },
+        launches_.any_urgent()));
     binding_->graphs.back().upload(stream());
   }
   check(cudaStreamSynchronize(stream()), "cudaStreamSynchronize");

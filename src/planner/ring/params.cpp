@@ -7,7 +7,8 @@ namespace planner {
 
 /// Messages, or engines, which take no workers. The choice changes the best workers and slices too.
 static std::vector<RingParams> engines_to_try(const Tuning<RingParams>& tuning) {
-  if (!reach_each_other(tuning.problem.world, tuning.machine)) return {};
+  if (tuning.fixed.mover != Mover::automatic || !reach_each_other(tuning.problem.world, tuning.machine))
+    return {};
   RingParams other = tuning.at;
   other.engines = other.engines == 0 ? 1 : 0;
   if (other.engines == 0 && avoids_messages(tuning.machine, tuning.fixed)) return {};
