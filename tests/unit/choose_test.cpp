@@ -67,6 +67,20 @@ TEST(Tune, EnginesTakeARingsSlicesWhereRanksReachEachOther) {
   }
 }
 
+TEST(Tune, TheMoverThatIsGivenStays) {
+  Problem p{.op = Op::ulysses_attention, .world = 2, .m = 8192, .n = 8192, .k = 8192, .dtype = DType::bf16};
+  p.attention = {64, 8, 128, true, {}};
+  Machine machine = h200();
+  machine.peer_memory = true;
+  const auto tuned = [&](const ParamList& given) {
+    return std::get<RingParams>(params_of(tune(p, machine, Mechanism::ring, {.params = given})->plan));
+  };
+  EXPECT_EQ(tuned({{"mover", "store"}}).mover, Mover::store);
+  EXPECT_EQ(tuned({{"mover", "store"}}).engines, 0);
+  EXPECT_EQ(tuned({{"mover", "copy-engine"}}).engines, 1);
+  EXPECT_EQ(tuned({}).mover, Mover::automatic);
+}
+
 /// The search of groups by the closed form reaches what the simulator finds best of all partitions
 /// (FlashOverlap §6.5: more than 99%).
 TEST(Tune, GroupsAreThoseOfAnExhaustiveSearch) {
