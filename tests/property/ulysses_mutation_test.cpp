@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -95,6 +96,25 @@ TEST(UlyssesWrongPlans, PackedOrUnpackedWrongly) {
   });
 }
 
+/// Refused without a wait for one of the counters `each`, and without all waits of rank 0 for another. Copies
+/// are in order, so what else is awaited may follow from these.
+void expect_waits_are_needed(const Plan& plan, std::initializer_list<const char*> each) {
+  const auto leave_out = [&](Await& a, std::string_view counter) {
+    if (plan.counters[static_cast<std::size_t>(a.counter.counter)].name != counter) return false;
+    a.target = 0;
+    return true;
+  };
+  for (const char* const needed : each)
+    expect_refused<Await>(plan, "", [&](Await& a) { return leave_out(a, needed); });
+  for (const char* const counter : {"kv_arrived", "result_arrived", "begun"}) {
+    Plan without = plan;
+    for (Lane& lane : without.ranks[0].lanes)
+      for (Step& step : lane.steps)
+        if (auto* await = std::get_if<Await>(&step)) leave_out(*await, counter);
+    EXPECT_FALSE(verify(without).ok) << counter;
+  }
+}
+
 TEST(UlyssesWrongPlans, MessagesOrWaitsLeftOut) {
   const Plan plan = ring_plan();
   expect_refused<Await>(plan, "", [](Await& a) {
@@ -116,21 +136,7 @@ TEST(UlyssesWrongPlans, MessagesOrWaitsLeftOut) {
 TEST(UlyssesWrongPlans, CopiesOrWaitsOfEnginesLeftOut) {
   const RingParams params{.engines = 2, .slices = 4};
   const Plan plan = plan_ring(ulysses(3, 24, 12, 6, 4, false, {14, 10}), {}, params).value();
-  const auto leave_out = [&](Await& a, std::string_view counter) {
-    if (plan.counters[static_cast<std::size_t>(a.counter.counter)].name != counter) return false;
-    a.target = 0;
-    return true;
-  };
-  // An engine copies in order, so what else is awaited may follow from these.
-  for (const char* const needed : {"kept", "q_arrived", "computed"})
-    expect_refused<Await>(plan, "", [&](Await& a) { return leave_out(a, needed); });
-  for (const char* const counter : {"kv_arrived", "result_arrived", "begun"}) {
-    Plan without = plan;
-    for (Lane& lane : without.ranks[0].lanes)
-      for (Step& step : lane.steps)
-        if (auto* await = std::get_if<Await>(&step)) leave_out(*await, counter);
-    EXPECT_FALSE(verify(without).ok) << counter;
-  }
+  expect_waits_are_needed(plan, {"kept", "q_arrived", "computed"});
   // Heads of another rank or group.
   expect_refused<Copy>(plan, "", [](Copy& c) {
     c.from.col = c.from.col == 0 ? c.from.cols : 0;
@@ -152,21 +158,7 @@ TEST(UlyssesWrongPlans, StoresOrWaitsLeftOut) {
   for (const bool unregistered : {false, true}) {
     const RingParams params{.mover = Mover::store, .slices = 4, .unregistered = unregistered};
     const Plan plan = plan_ring(ulysses(3, 24, 12, 6, 4, false, {14, 10}), {}, params).value();
-    const auto leave_out = [&](Await& a, std::string_view counter) {
-      if (plan.counters[static_cast<std::size_t>(a.counter.counter)].name != counter) return false;
-      a.target = 0;
-      return true;
-    };
-    // Passes are stored in order, so what else is awaited may follow from these.
-    for (const char* const needed : {"kept", "q_arrived"})
-      expect_refused<Await>(plan, "", [&](Await& a) { return leave_out(a, needed); });
-    for (const char* const counter : {"kv_arrived", "result_arrived", "begun"}) {
-      Plan without = plan;
-      for (Lane& lane : without.ranks[0].lanes)
-        for (Step& step : lane.steps)
-          if (auto* await = std::get_if<Await>(&step)) leave_out(*await, counter);
-      EXPECT_FALSE(verify(without).ok) << counter;
-    }
+    expect_waits_are_needed(plan, {"kept", "q_arrived"});
     // Heads of another rank or group.
     expect_refused<Elementwise>(plan, "", [](Elementwise& e) {
       Slice& from = e.from.front().slice;

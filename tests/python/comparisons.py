@@ -42,6 +42,15 @@ def gradients_match(inputs, dtype):
         close(got.grad, expected.grad, dtype, f"gradient of {name}")
 
 
+def each_subset_matches(gradients, count):
+    """gradients(wants): those that are wanted, and None for others. Each has the same bits whatever else is wanted."""
+    expected = gradients([True] * count)
+    for number in range(1, 1 << count):
+        wants = [bool(number >> bit & 1) for bit in range(count)]
+        for got, want, of_all in zip(gradients(wants), wants, expected):
+            assert torch.equal(got, of_all) if want else got is None, wants
+
+
 RANKS = pytest.mark.parametrize("ranks", [2, 3])
 ROWS = pytest.mark.parametrize("m", [12, 7, 1])  # divided by the ranks, uneven, fewer than ranks
 DTYPES = [torch.float64, torch.float32, torch.bfloat16]

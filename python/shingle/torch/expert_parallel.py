@@ -32,8 +32,8 @@ def expert_parallel(model, group=None, *, capacity=None, max_tokens=None):
     capacity, max_tokens: as of moe. The device then routes, so that CUDA graphs hold the model, and each block counts
     what it drops in `dropped`, int64 [2] on the device.
 
-    Raises Unsupported, with the reasons, if nothing can be replaced, and InvalidArgument for a wrong
-    capacity or ranks that do not divide the experts. Nothing is changed then.
+    Raises Unsupported, with the reasons, if nothing can be replaced. Raises InvalidArgument for a wrong capacity, or if
+    the ranks do not divide the experts. Nothing is changed then.
     """
     shapes.check_declared(capacity, max_tokens)
     at, served, refused = find_group(name_of(group)), {}, []

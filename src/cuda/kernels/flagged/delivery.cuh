@@ -17,8 +17,8 @@
 // when they have ended. What they wrote is read past L1, which may hold older lines. It then waits for the
 // product's end before its first store to a matrix, which the product may still read.
 //
-// Tried and slower: two rows at a time, whose loads are in flight together (256 rows of 8192 numbers: 24 us
-// instead of 22, and for fewer rows about 0.5 us more; registers are short).
+// Tried and slower, for 1 to 256 rows: two rows at a time, whose loads are in flight together. Registers are
+// short.
 //
 // Checks: all CTAs are resident (prepare_delivery). A CTA sends all its rows before it waits.
 #pragma once

@@ -13,8 +13,7 @@
 //
 // Tried and slower: tiles that several CTAs share; CTAs that begin at different
 // places along K, whose loads of A's rows then do not meet in L2; multicast of these rows; prefetches into L2
-// beyond the ring. Slower, too: to serve products without a sum behind them (qkv; gate and up with SwiGLU).
-// A decode step of a layer then took 3 to 9% longer than by cuBLASLt.
+// beyond the ring. A decode step was slower, too, if this kernel served qkv, or gate and up with SwiGLU.
 //
 // Memory order: TMA loads and mbarriers order the rings, named barriers the sums.
 #pragma once
