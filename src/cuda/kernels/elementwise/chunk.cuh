@@ -57,18 +57,33 @@ using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint16_t>;
 /// Whether loaded lines stay in L1.
 enum class Reuse { once, often };
 
+/// Loads a chunk from a multiple of 16 bytes.
+template <Reuse reuse = Reuse::once, class T, int length>
+__device__ inline void load_whole(Chunk<T, length>& chunk, const char* at) {
+#pragma unroll
+  for (int i = 0; i < chunk.words; i += 4) {
+    const uint4 part = reuse == Reuse::once ? ptx::load_once(at + i * 4) : ptx::load(at + i * 4);
+    chunk.word[i] = part.x;
+    chunk.word[i + 1] = part.y;
+    chunk.word[i + 2] = part.z;
+    chunk.word[i + 3] = part.w;
+  }
+}
+
+/// Stores a chunk at a multiple of 16 bytes.
+template <class T, int length>
+__device__ inline void store_whole(const Chunk<T, length>& chunk, char* at) {
+#pragma unroll
+  for (int i = 0; i < chunk.words; i += 4)
+    ptx::store(at + i * 4,
+               make_uint4(chunk.word[i], chunk.word[i + 1], chunk.word[i + 2], chunk.word[i + 3]));
+}
+
 /// Loads the first `count` elements at `at` into a chunk of zeros.
 template <Reuse reuse = Reuse::once, class T, int length>
 __device__ inline void load(Chunk<T, length>& chunk, const char* at, int count) {
   if (count >= length && aligned(at)) {
-#pragma unroll
-    for (int i = 0; i < chunk.words; i += 4) {
-      const uint4 part = reuse == Reuse::once ? ptx::load_once(at + i * 4) : ptx::load(at + i * 4);
-      chunk.word[i] = part.x;
-      chunk.word[i + 1] = part.y;
-      chunk.word[i + 2] = part.z;
-      chunk.word[i + 3] = part.w;
-    }
+    load_whole<reuse>(chunk, at);
   } else {
 #pragma unroll 1
     for (int i = min(count, length) - 1; i >= 0; --i)
@@ -79,10 +94,7 @@ __device__ inline void load(Chunk<T, length>& chunk, const char* at, int count) 
 template <class T, int length>
 __device__ inline void store(Chunk<T, length> chunk, char* at, int count) {
   if (count >= length && aligned(at)) {
-#pragma unroll
-    for (int i = 0; i < chunk.words; i += 4)
-      ptx::store(at + i * 4,
-                 make_uint4(chunk.word[i], chunk.word[i + 1], chunk.word[i + 2], chunk.word[i + 3]));
+    store_whole(chunk, at);
   } else {
 #pragma unroll 1
     for (int i = 0; i < min(count, length); ++i)
