@@ -195,7 +195,7 @@ void chunked_alltoall(ChunkedBuilder& build) {
     for (std::int64_t i = 0; i < pools.groups(); ++i) build.await(r, compute_lane, received, i);
     for (int s = 0; s < p.world; ++s)
       build.step(r, compute_lane,
-                 build.finishing(r, pools.grid(s), pools.receive(s, r, build.all(arrivals, r)),
+                 build.finishing(r, pools.grid(s), {pools.receive(s, r, build.all(arrivals, r))},
                                  planner::routed_rows(*p.routing, s, r, build.all(build.out, r))));
   }
 }

@@ -389,11 +389,12 @@ Elementwise Builder::copy(const Slice& from, const Slice& to) const {
   return pass;
 }
 
-Elementwise Builder::finishing(int rank, const TileGrid& grid, Placement from, Placement to) const {
+Elementwise Builder::finishing(int rank, const TileGrid& grid, std::vector<Placement> from,
+                               Placement to) const {
   const Problem& p = problem();
   Elementwise pass;
   pass.grid = grid;
-  pass.from.push_back(std::move(from));
+  pass.from = std::move(from);
   if (p.traits().reduces()) {
     pass.epilogue = p.result_epilogue();
     if (pass.epilogue.bias) pass.bias = all(bias, rank);
@@ -512,7 +513,7 @@ void finish_rows(Builder& build, int rank, std::int32_t from, std::int64_t rows)
   if (from == build.out) return;
   build.step(rank, compute_lane,
              build.finishing(rank, build.row_blocks(rows, build.product_cols()),
-                             Builder::in_place(build.rows(from, rank, 0, rows)),
+                             {Builder::in_place(build.rows(from, rank, 0, rows))},
                              Builder::in_place(build.all(build.out, rank))));
 }
 

@@ -126,9 +126,9 @@ class Builder {
                                  const Slice& v, const GradientParts& to) const;
   /// A pass that copies a slice.
   Elementwise copy(const Slice& from, const Slice& to) const;
-  /// The pass over a complete result: norm, and the epilogue if ranks were summed. `residual` and `sum` have
-  /// the layout of `to`.
-  Elementwise finishing(int rank, const TileGrid& grid, Placement from, Placement to) const;
+  /// The pass over a complete result, which it sums from `from`: norm, and the epilogue if ranks were summed.
+  /// `residual` and `sum` have the layout of `to`.
+  Elementwise finishing(int rank, const TileGrid& grid, std::vector<Placement> from, Placement to) const;
 
   /// Resources of a step that runs beside communication: leaves the collective workers free.
   Resources beside_communication() const { return {1, plan_.workers - collective_workers_}; }

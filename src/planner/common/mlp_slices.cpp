@@ -103,7 +103,7 @@ class MlpSlices {
     for (std::int64_t i = 0; i < slices_; ++i) build_.await(rank, compute_lane, at_.received, i);
     build_.step(rank, compute_lane,
                 build_.finishing(rank, build_.row_blocks(rows, p_.n),
-                                 Builder::in_place(build_.rows(at_.part, rank, 0, rows)),
+                                 {Builder::in_place(build_.rows(at_.part, rank, 0, rows))},
                                  Builder::in_place(build_.all(build_.out, rank))));
   }
 

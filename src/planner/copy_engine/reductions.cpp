@@ -83,7 +83,6 @@ Elementwise sum_pass(const CopyEngineBuilder& build, const Partials& partials, i
                      const Slice& to, bool finishing) {
   const TileGrid grid = sum_blocks(build, to.rows, build.problem().n, build.params().sum_workers);
   Elementwise pass = build.finishing(rank, grid, {}, Builder::in_place(to));
-  pass.from.clear();
   for (int source = 0; source < build.world(); ++source)
     pass.from.push_back(Builder::in_place(partials.to(build, source, rank, slice)));
   if (!finishing) {

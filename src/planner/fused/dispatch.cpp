@@ -97,7 +97,7 @@ void fuse_dispatch(FusedBuilder& build, const Machine& machine) {
     if (build.needs_finishing())
       build.step(r, compute_lane,
                  build.finishing(r, build.row_blocks(received[r], build.product_cols()),
-                                 Builder::in_place(build.all(product, r)),
+                                 {Builder::in_place(build.all(product, r))},
                                  Builder::in_place(build.all(build.out, r))));
   }
 }

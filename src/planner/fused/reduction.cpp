@@ -55,14 +55,25 @@ std::uint32_t tiles_of_band(const TileGrid& sums, const ShardTiles& tiles, std::
   return static_cast<std::uint32_t>(before(band + 1) - before(band));
 }
 
+/// The sources' regions on a rank.
+std::vector<Placement> sources(const FusedBuilder& build, const Reduction& at, int rank, std::int64_t rows) {
+  std::vector<Placement> regions;
+  for (int source = 0; source < build.problem().world; ++source)
+    regions.push_back(Builder::in_place(build.rows(at.staging, rank, source * at.region, rows)));
+  return regions;
+}
+
+std::uint32_t stored_tiles(const FusedBuilder& build, const ShardTiles& tiles, std::int64_t band) {
+  return static_cast<std::uint32_t>(build.problem().world) * tiles.tiles_in(band);
+}
+
 /// The pass that sums the sources' regions on a rank, band by band, and stores to `to`.
 Elementwise sum_pass(FusedBuilder& build, const ShardTiles& tiles, const Reduction& at, int rank,
                      std::int64_t rows, Placement to) {
   const Problem& p = build.problem();
   Elementwise pass;
   pass.grid = sum_grid(build, tiles, at.region, rows);
-  for (int source = 0; source < p.world; ++source)
-    pass.from.push_back(Builder::in_place(build.rows(at.staging, rank, source * at.region, rows)));
+  pass.from = sources(build, at, rank, rows);
   pass.to = std::move(to);
   if (!build.row_wise_finishing()) {
     pass.epilogue = p.result_epilogue();
@@ -71,7 +82,7 @@ Elementwise sum_pass(FusedBuilder& build, const ShardTiles& tiles, const Reducti
   TileGate gate{at.stored, {}, {}};
   for (std::int64_t band = 0; band < tiles.bands; ++band) {
     gate.ends.push_back(end_of_band(pass.grid, tiles, band));
-    gate.targets.push_back(static_cast<std::uint32_t>(p.world) * tiles.tiles_in(band));
+    gate.targets.push_back(stored_tiles(build, tiles, band));
   }
   pass.gates.push_back(std::move(gate));
   pass.queue = 0;
@@ -276,14 +287,28 @@ void ShardSums::fill(int rank) const {
 
 namespace {
 
-/// Every rank sends its product to all ranks and sums all rows: more bytes, but one hop fewer.
+/// The pass over complete rows that sums the sources' regions, too. It begins when all bands are stored.
+void sum_and_finish(FusedBuilder& build, const ShardTiles& tiles, const Reduction& at, int rank) {
+  for (std::int64_t band = 0; band < tiles.bands; ++band)
+    build.await(rank, compute_lane, at.stored, band, stored_tiles(build, tiles, band));
+  const std::int64_t rows = build.problem().m;
+  Elementwise pass =
+      build.finishing(rank, build.row_blocks(rows, build.product_cols()), sources(build, at, rank, rows),
+                      Builder::in_place(build.all(build.out, rank)));
+  build.step(rank, compute_lane, std::move(pass));
+}
+
+/// Every rank sends its product to all ranks and sums all rows: more bytes, but one hop fewer. A pass over
+/// complete rows, such as a norm, follows the sums. Without helpers few are summed beside the product, so
+/// that pass sums instead.
 void in_one_shot(FusedBuilder& build, const Machine& machine) {
   const Problem& p = build.problem();
   const ShardTiles tiles(1, p.m, p.n, machine, build.params(), ShardTiles::Bands::of_any);
   const Reduction at{staging_buffer(build, p.world * p.m), p.m, build.counter("stored", tiles.bands)};
-  const bool finishes = build.row_wise_finishing();
-  const std::int32_t sums = finishes ? build.buffer("sums", p.m, p.n) : build.out;
-  const std::int32_t summed = finishes ? build.counter("summed", 1) : -1;
+  const bool finishes = build.row_wise_finishing(), at_once = finishes && build.helpers() == 0,
+             apart = finishes && !at_once;
+  const std::int32_t sums = apart ? build.buffer("sums", p.m, p.n) : build.out;
+  const std::int32_t summed = apart ? build.counter("summed", 1) : -1;
   const Handshake handshake(build);
   for (int r = 0; r < p.world; ++r) {
     handshake.await_all(build, r, compute_lane);
@@ -294,11 +319,15 @@ void in_one_shot(FusedBuilder& build, const Machine& machine) {
     gemm.notify.push_back(std::move(notify));
     gemm.resources = {1, build.workers() - build.helpers()};
     build.step(r, compute_lane, std::move(gemm));
+    if (at_once) {
+      sum_and_finish(build, tiles, at, r);
+      continue;
+    }
     Elementwise pass = sum_pass(build, tiles, at, r, p.m, Builder::in_place(build.rows(sums, r, 0, p.m)));
-    if (finishes) pass.notify.push_back(count_tiles(summed, {r}, {pass.grid.positions()}, 0));
+    if (apart) pass.notify.push_back(count_tiles(summed, {r}, {pass.grid.positions()}, 0));
     const TileGrid grid = pass.grid;
     share_sum(build, r, std::move(pass));
-    if (!finishes) continue;
+    if (!apart) continue;
     build.await(r, compute_lane, summed, 0, static_cast<std::uint32_t>(grid.tiles()));
     finish_rows(build, r, sums, p.m);
   }

@@ -97,10 +97,9 @@ void Reducer::store(std::int64_t first, std::int64_t rows, std::vector<Placement
   if (build_.problem().op == Op::gemm_allreduce) first += rank_ * build_.problem().shard_rows();
   const TileGrid grid =
       build_.row_wise_finishing() ? build_.row_blocks(rows, build_.product_cols()) : blocks(rows);
-  Elementwise pass = build_.finishing(rank_, grid, terms.front(),
-                                      Builder::in_place(build_.rows(build_.out, rank_, first, rows)));
-  pass.from = std::move(terms);
-  build_.step(rank_, compute_lane, std::move(pass));
+  build_.step(rank_, compute_lane,
+              build_.finishing(rank_, grid, std::move(terms),
+                               Builder::in_place(build_.rows(build_.out, rank_, first, rows))));
 }
 
 void Reducer::exchange(const Slot& slot, const Slice& partial, std::int64_t incoming) {

@@ -99,7 +99,7 @@ void plan_allreduce(Builder& build, const TileGrid& grid, const std::vector<std:
       build.notify(r, communicate_lane, signals.received, static_cast<std::int64_t>(g));
     }
     restore(build, r, signals,
-            build.finishing(r, grid, Builder::stacked(build.all(staging, r)),
+            build.finishing(r, grid, {Builder::stacked(build.all(staging, r))},
                             Builder::in_place(build.all(build.out, r))),
             ends);
   }
@@ -143,7 +143,7 @@ void plan_reducescatter(Builder& build, const TileGrid& grid, const std::vector<
     }
     const RowMap rows{1, larger(own.rows, 1), own.rows, 0, 0, p.out_rows(r)};  // the last shards may be short
     restore(build, r, signals,
-            build.finishing(r, own, {build.all(staging, r), std::move(arrived)},
+            build.finishing(r, own, {{build.all(staging, r), std::move(arrived)}},
                             {build.all(build.out, r), placement::Matrix{rows}}),
             ends);
   }
@@ -177,7 +177,7 @@ void plan_alltoall(Builder& build, const planner::Pools& pools) {
     }
     for (int s = 0; s < p.world; ++s)
       restore(build, r, signals,
-              build.finishing(r, pools.grid(s), pools.receive(s, r, build.all(arrivals, r)),
+              build.finishing(r, pools.grid(s), {pools.receive(s, r, build.all(arrivals, r))},
                               planner::routed_rows(*p.routing, s, r, build.all(build.out, r))),
               pools.ends(s), s == 0);
   }
