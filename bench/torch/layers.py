@@ -5,7 +5,8 @@
     torchrun --standalone --nproc-per-node 2 bench/torch/layers.py --json layers.json
 
 Each case is a CUDA graph of four layers with random weights, in three ways: mm and NCCL, Shingle's ops, and without
-communication. Forms: `reduce` (all-reduce), `sequence` (all-gather and reduce-scatter, activations sharded by rows).
+communication. Forms: `reduce` (all-reduce), `norm` (all-reduce, then residual and RMSNorm in one kernel: torch.compile's,
+or that of Shingle's op), `sequence` (all-gather and reduce-scatter, activations sharded by rows; prefill or training).
 `hidden` is (t_nccl - t_shingle) / (t_nccl - t_without). Runs take turns, with idle time between; the median is of the
 slowest rank of each run. Results and gradients of Shingle are compared with those of NCCL before they are timed.
 """
@@ -26,6 +27,7 @@ from record import join, quartiles, slowest_us, write_record
 BF16 = {"device": "cuda", "dtype": torch.bfloat16}
 LAYERS, HEAD = 4, 128
 MODELS = {"llama-3-8b": (4096, 14336, 32, 8), "llama-3-70b": (8192, 28672, 64, 8)}
+EPS = 1e-5
 BOUND = 3e-2  # of the relative error: four layers of roundings to bf16
 
 
@@ -55,21 +57,34 @@ class Scatter(torch.autograd.Function):
         return ctx.rows, None, None
 
 
+@torch.compile(dynamic=False)
+def add_norm(x, residual, weight):
+    total = x + residual
+    return F.rms_norm(total, total.shape[-1:], weight, EPS), total
+
+
 class Communication:
     """The products next to collectives of one form: `up(x, w)` before attention and MLP, `down(x, w)` after them."""
 
-    def __init__(self, form, own=None, rows=None):
+    def __init__(self, form, own=None, rows=None, fused=False):
         self.form, self.own, self.rows = form, own, rows  # rows: stand for gathered ones where nothing communicates
+        self.fused = fused  # an op for all-reduce, residual and norm
+
+    def down_norm(self, x, w, residual, weight):
+        """(RMSNorm of the total, total), the total being down(x, w) + residual."""
+        if self.fused:
+            return st.gemm_all_reduce(x, w, residual=residual, norm_weight=weight, eps=EPS)
+        return add_norm(self.down(x, w), residual, weight)
 
     def up(self, x, w):
-        if self.form == "reduce":
+        if self.form != "sequence":
             return x @ w.t() if self.rows is not None else st.replicated_gemm(x, w)
         return Gather.apply(x, self.rows) @ w.t() if self.rows is not None else st.all_gather_gemm(x, [w])[0]
 
     def down(self, x, w):
         if self.rows is None:
-            return (st.gemm_all_reduce if self.form == "reduce" else st.gemm_reduce_scatter)(x, w)
-        return x @ w.t() if self.form == "reduce" else Scatter.apply(x @ w.t(), self.rows, self.own)
+            return (st.gemm_reduce_scatter if self.form == "sequence" else st.gemm_all_reduce)(x, w)
+        return x @ w.t() if self.form != "sequence" else Scatter.apply(x @ w.t(), self.rows, self.own)
 
 
 def make_layer(model, world):
@@ -96,6 +111,22 @@ def prefill(x, layers, model, world, communication):
         gate, value = communication.up(F.rms_norm(x, x.shape[-1:]), up).chunk(2, 1)
         x = x + communication.down(F.silu(gate) * value, down)
     return x
+
+
+@functools.cache
+def norm_weight(hidden):
+    return torch.ones(hidden, **BF16)
+
+
+def prefill_normed(x, layers, model, world, communication):
+    weight = norm_weight(x.shape[-1])
+    normed = F.rms_norm(x, x.shape[-1:], weight, EPS)
+    for qkv, out, up, down in layers:
+        attended = attend(communication.up(normed, qkv), model, world)
+        normed, x = communication.down_norm(attended, out, x, weight)
+        gate, value = communication.up(normed, up).chunk(2, 1)
+        normed, x = communication.down_norm(F.silu(gate) * value, down, x, weight)
+    return x, normed
 
 
 def train(x, layers, model, world, communication):
@@ -136,12 +167,14 @@ def measure(model, rows, form, backward, world, args):
     torch.manual_seed(1 + (dist.get_rank() if form == "sequence" else 0))
     x = torch.randn(own, hidden, **BF16).requires_grad_()
     without = Communication(form, own, torch.randn(rows, hidden, **BF16))
-    step = functools.partial(train if backward else prefill, x, layers, model, world)
+    forward = prefill_normed if form == "norm" else prefill
+    step = functools.partial(train if backward else forward, x, layers, model, world)
+    fused = functools.partial(Communication, form, fused=form == "norm")
     with torch.set_grad_enabled(backward):
         with forced(PREDICTED):
-            st.warmup(lambda: step(Communication(form)), least_m=256)
+            st.warmup(lambda: step(fused()), least_m=256)
         graphs = {"nccl": captured(lambda: step(Communication(form)), LIBRARY),
-                  "shingle": captured(lambda: step(Communication(form)), None),
+                  "shingle": captured(lambda: step(fused()), None),
                   "without": captured(lambda: step(without), None)}
     error = check(graphs, (model, rows, form, backward))
     samples = {name: [] for name in graphs}
@@ -164,12 +197,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
     parser.add_argument("--rows", nargs="+", type=int, default=[512, 2048, 8192])
-    parser.add_argument("--forms", nargs="+", default=["reduce", "sequence"], choices=("reduce", "sequence"))
+    parser.add_argument("--forms", nargs="+", default=["reduce", "sequence"], choices=("reduce", "norm", "sequence"))
     parser.add_argument("--training", action="store_true", help="forward and backward instead of prefill")
     parser.add_argument("--repeat", type=int, default=9)
     parser.add_argument("--idle-ms", type=float, default=20)
     parser.add_argument("--json", help="file for the record")
     args = parser.parse_args()
+    if args.training and "norm" in args.forms:
+        parser.error("--training has no form norm")
     rank, world, _ = join()
     st.configure(max_m=max(args.rows))
     rows = []
