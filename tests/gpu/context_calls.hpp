@@ -18,6 +18,7 @@
 #include "cuda/raii/device_guard.hpp"
 #include "cuda/raii/graph.hpp"
 #include "cuda/raii/stream.hpp"
+#include "few_rows.hpp"
 #include "shingle/api/context.hpp"
 #include "shingle/cuda/cuda.hpp"
 #include "shingle/plan/print.hpp"
@@ -269,6 +270,7 @@ struct Soak {
   int check_every = 50;
   int workers = 0;  ///< ContextOptions::workers
   bool graphs = true;
+  bool few_rows = false;  ///< decoding: all calls by low-latency
   double timeout_us = 20e6;
 };
 
@@ -282,14 +284,16 @@ class Soaking {
         what_(what),
         dice_(what.seed + 31 * static_cast<std::uint64_t>(world.size())),
         device_(device_of_memory(world.allocate(world.local_ranks()[0], 1).data())),
-        context_(
-            world,
-            {.choose = [seed = what.seed](const Problem& problem) { return draw_params_for(problem, seed); },
-             .workers = what.workers,
-             .timeout_us = what.timeout_us}) {
+        context_(world, {.choose = [what](const Problem& problem) -> Params {
+                           if (what.few_rows) return LowLatencyParams{};
+                           return draw_params_for(problem, what.seed);
+                         },
+                         .workers = what.workers,
+                         .timeout_us = what.timeout_us}) {
     std::vector<Problem> declared;
     for (int i = 0; i < operators; ++i) {
-      declared.push_back(draw_declared(dice_, world.size()));
+      declared.push_back(what.few_rows ? draw_few_rows(dice_, world.size())
+                                       : draw_declared(dice_, world.size()));
       context_.declare(declared.back());
     }
     for (int i = 0; i < sets; ++i) {
@@ -307,8 +311,9 @@ class Soaking {
   /// Returns the number of calls.
   int run() {
     const cuda::DeviceGuard guard(device_);
-    int made = 0, next_check = 0;
+    int made = 0, next_check = 0, told = 0;
     while (made < what_.calls && !testing::Test::HasFailure()) {
+      if (made >= told + 100'000) std::printf("[%d calls]\n", told = made), std::fflush(stdout);
       if (made >= next_check) {
         next_check += what_.check_every;
         check_one(made++);

@@ -33,11 +33,12 @@ void contexts_are_exact() {
 }
 
 /// SHINGLE_SOAK_CALLS changes the number.
-void contexts_last() {
+void contexts_last(bool few_rows) {
   const char* const set = std::getenv("SHINGLE_SOAK_CALLS");
   const int calls = set != nullptr ? std::atoi(set) : 1000;
   const auto world = make_cuda_world(0, {.timeout_us = 2 * deadline_us, .on_step = delay_some});
-  const int made = soak(*world, {.seed = 5, .calls = calls});
+  const int made = soak(
+      *world, {.seed = 5, .calls = calls, .check_every = std::max(50, calls / 4000), .few_rows = few_rows});
   std::printf("[rank %d: %s calls were made]\n", world->local_ranks()[0], made >= calls ? "all" : "few");
 }
 
@@ -302,7 +303,8 @@ std::vector<Part> parts() {
           {"ReplaysExit", [] { replays_with_a_fault([] { std::exit(3); }, false); }},
           {"Groups", groups_are_exact},
           {"ContextsOverlap", contexts_overlap},
-          {"ContextsLast", contexts_last}};
+          {"ContextsLast", [] { contexts_last(false); }},
+          {"DecodingLasts", [] { contexts_last(true); }}};
 }
 
 TEST_P(GpuRank, Does) {
@@ -327,11 +329,19 @@ TEST_F(GpuProcesses, CapturedAttentionIsRight) {
   }
 }
 
-TEST_F(GpuProcesses, ContextsLastForManyCalls) {
-  for (const Outcome& outcome : launch(2, {0, 1}, "ContextsLast", on_one_host)) {
+void expect_all_calls(const std::string& part) {
+  for (const Outcome& outcome : launch(2, {0, 1}, part, on_one_host)) {
     EXPECT_EQ(outcome.code, 0) << outcome.text;
     EXPECT_THAT(outcome.text, HasSubstr(": all calls were made]"));
   }
+}
+
+TEST_F(GpuProcesses, ContextsLastForManyCalls) {
+  expect_all_calls("ContextsLast");
+}
+
+TEST_F(GpuProcesses, DecodingLastsForManyCalls) {
+  expect_all_calls("DecodingLasts");
 }
 
 TEST_F(GpuProcesses, GroupsMayOverlap) {
