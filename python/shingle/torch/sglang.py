@@ -72,19 +72,19 @@ def row_parallel(original, layer, x, bias):
     return gemm_reduce_scatter(F.pad(x, (0, 0, 0, -x.shape[0] % group.world_size)), layer.weight, group.device_group)
 
 
-def find_process_group(name):
-    """The ProcessGroup of one of SGLang's group names, or None."""
-    group = find_group(name)
-    return group and group.device_group
-
-
-def find_group(name):
+def find_coordinator(name):
+    """SGLang's GroupCoordinator of a name, or None."""
     parallel_state = sys.modules.get("sglang.srt.distributed.parallel_state")
     reference = parallel_state and parallel_state._groups.get(name)
     return reference and reference()
 
 
-registries.append(Registry(find_process_group, lambda x, name: find_group(name).all_reduce(x)))
+def find_process_group(name):
+    coordinator = find_coordinator(name)
+    return coordinator and coordinator.device_group
+
+
+registries.append(Registry(find_process_group, lambda x, name: find_coordinator(name).all_reduce(x)))
 
 
 def can_sum(layer):
@@ -98,7 +98,7 @@ def can_sum(layer):
 
 
 def forward(original, layer, x, skip_all_reduce=False, forward_batch=None, output_tensor=None):
-    """Around RowParallelLinear.forward. Calls that do not end in SGLang's sum stay as they are, and compiled code."""
+    """Around RowParallelLinear.forward. Compiled code stays with SGLang, and so do calls that do not sum here."""
     from sglang.srt.runtime_context import get_forward, get_parallel
 
     def is_sum():

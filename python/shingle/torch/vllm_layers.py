@@ -1,7 +1,8 @@
 """vLLM's row-parallel layers where vLLM runs them without torch.compile.
 
 That is under --enforce-eager, with breakable CUDA graphs, which are vLLM's choice for some models, and in encoders.
-`register` makes vLLM build the class of this file in place of its own. Compiled code is left to vllm_pass.
+`register` makes vLLM build the class of this file in place of its own, by register_oot, which vLLM has for such
+plugins; its LoRA layers know classes that were registered so. Compiled code is left to vllm_pass.
 """
 
 import torch
