@@ -181,6 +181,11 @@ def ranges_case():
     for start, end, served in ((1, 512, False), (513, 8192, True), (512, 4096, True), (1, 8192, False),
                                (513, 16384, False), (8193, 16384, False), (512, 512, True)):  # fmt: skip
         assert vllm_pass.is_applicable_for_range(serving_stubs.Range(start, end)) == served, (start, end)
+    from vllm import envs
+
+    envs.VLLM_BATCH_INVARIANT = True
+    assert not vllm_pass.is_applicable_for_range(serving_stubs.Range(513, 8192))
+    envs.VLLM_BATCH_INVARIANT = False
     compile_range(1, 512)
     before = vllm_pass.matches.copy()
     with torch.no_grad():

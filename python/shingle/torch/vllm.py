@@ -29,6 +29,7 @@ from .groups import Registry, registries
 from .settings import settings
 
 try:
+    from vllm import envs
     from vllm.compilation.passes.inductor_pass import InductorPass
 except ImportError as error:
     raise Unsupported(f"shingle.torch.vllm needs vLLM 0.20 or newer: {error}") from error
@@ -105,7 +106,7 @@ class VllmPass(inductor.OverlapPass, InductorPass):
         return "vllm_pass"  # the one of the process that reads it: vLLM sends its config to workers, and copies it
 
     def is_applicable_for_range(self, compile_range):
-        """True if all batch sizes of a compile range are worth a fused op."""
+        """True if all batch sizes of a compile range are worth a fused op, and results may depend on the batch."""
         expect_matches()
         least, most = compile_range.start, compile_range.end
         if least < settings.min_m < most:
@@ -113,7 +114,7 @@ class VllmPass(inductor.OverlapPass, InductorPass):
                 "Shingle leaves compile range %s to vLLM: it holds sizes on both sides of SHINGLE_MIN_M = %d. Set "
                 "SHINGLE_VLLM=1, or add %d to compile_ranges_endpoints.", compile_range, settings.min_m, settings.min_m,
             )  # fmt: skip
-        return settings.min_m <= least and most <= settings.max_m
+        return settings.min_m <= least and most <= settings.max_m and not envs.VLLM_BATCH_INVARIANT
 
     def collectives(self):
         return collectives()
