@@ -105,7 +105,17 @@ def prepare():
 
     torch._dynamo.reset()
     torch._inductor.config.force_disable_caches = True
-    return shingle.vllm_pass, PostGradPassManager({"post_grad_custom_post_pass": shingle.vllm_pass}), group(GROUP)
+    compile_range(513, 8192)
+    manager = PostGradPassManager()
+    manager.add(shingle.vllm_pass)
+    return shingle.vllm_pass, manager, group(GROUP)
+
+
+def compile_range(start, end):
+    """The range of later compilations."""
+    from vllm.compilation.passes import inductor_pass
+
+    inductor_pass._pass_context = inductor_pass.PassContext(serving_stubs.Range(start, end))
 
 
 def compiled(function, manager, backend, dynamic):
@@ -171,7 +181,12 @@ def ranges_case():
     for start, end, served in ((1, 512, False), (513, 8192, True), (512, 4096, True), (1, 8192, False),
                                (513, 16384, False), (8193, 16384, False), (512, 512, True)):  # fmt: skip
         assert vllm_pass.is_applicable_for_range(serving_stubs.Range(start, end)) == served, (start, end)
-    manager.compile_range = serving_stubs.Range(1, 512)
+    from vllm import envs
+
+    envs.VLLM_BATCH_INVARIANT = True
+    assert not vllm_pass.is_applicable_for_range(serving_stubs.Range(513, 8192))
+    envs.VLLM_BATCH_INVARIANT = False
+    compile_range(1, 512)
     before = vllm_pass.matches.copy()
     with torch.no_grad():
         compiled(reduce, manager, None, True)(torch.randn(ROWS, K), torch.randn(N, K))
@@ -184,16 +199,18 @@ def test_ranges_below_min_m_or_above_max_m_are_left_alone(ranks):
 
 def bias_case():
     """Rank 0 adds the bias in its GEMM. No rank may replace the all-reduce of that layer."""
-    vllm_pass, manager, _ = prepare()
+    vllm_pass, manager, kept = prepare()
     from shingle.torch import vllm
+    from vllm.distributed import parallel_state
     from vllm.model_executor.layers.linear import RowParallelLinear
 
+    parallel_state._TP = kept
     w, other, bias = torch.randn(N, K), torch.randn(N + 2, K), torch.randn(N)
-    RowParallelLinear(2 * K, N + 4, True, tp_size=1)
-    RowParallelLinear(2 * K, N + 4, True, tp_size=2, skip_bias_add=True)
-    RowParallelLinear(2 * K, N + 4, False, tp_size=2)
+    RowParallelLinear(2 * K, N + 4, disable_tp=True)
+    RowParallelLinear(2 * K, N + 4, skip_bias_add=True)
+    RowParallelLinear(2 * K, N + 4, bias=False)
     assert not vllm.biased
-    RowParallelLinear(2 * K, N, True, tp_size=2)
+    RowParallelLinear(2 * K, N)
     assert vllm.biased == {(N, K)}
 
     def function(x):
@@ -209,6 +226,92 @@ def bias_case():
 
 def test_layers_whose_bias_only_rank_0_adds_are_left_alone(ranks):
     ranks(bias_case)
+
+
+class Quantised:
+    def apply(self, layer, x, bias=None):
+        return F.linear(x, layer.weight, bias)
+
+
+def eager_case():
+    """Layers that vLLM runs without torch.compile, each with the number of calls that are served."""
+    vllm_pass, manager, kept = prepare()
+    import shingle.torch
+    from shingle.torch import vllm, vllm_layers
+    from vllm import envs
+    from vllm.distributed import parallel_state
+    from vllm.model_executor import custom_op
+    from vllm.model_executor.layers.linear import RowParallelLinear
+
+    vllm_layers.register()
+    parallel_state._TP = kept
+    shingle.torch.configure(min_m=ROWS, max_m=ROWS + 1)
+    x, rank = torch.randn(ROWS, K), dist.get_rank()
+
+    def serves(wanted, x=x, run=lambda layer: layer, **options):
+        layer = RowParallelLinear(2 * K, N, **options)
+        assert type(layer) is vllm_layers.RowParallelLinear
+        torch.manual_seed(1)
+        for parameter in layer.parameters():
+            torch.nn.init.normal_(parameter)
+        before = vllm_pass.matches["row_parallel"]
+        with torch.inference_mode():
+            got, expected = run(layer)(x * (rank + 1)), super(vllm_layers.RowParallelLinear, layer).forward(x * (rank + 1))
+        torch.testing.assert_close(got, expected)
+        assert vllm_pass.matches["row_parallel"] - before == wanted, options
+
+    for options in ({}, {"bias": False}, {"skip_bias_add": True}, {"return_bias": False}):
+        serves(1, **options)
+    serves(1, torch.randn(2, ROWS // 2, K))
+    serves(0, torch.randn(ROWS - 1, K))
+    serves(0, torch.randn(ROWS + 2, K))
+    serves(0, bias=False, reduce_results=False)
+    serves(0, torch.randn(ROWS, 2 * K), disable_tp=True)
+    serves(0, input_is_parallel=False)
+    serves(0, quant_config=Quantised())
+    matched = vllm_pass.matches["mm_all_reduce"]
+    vllm.biased.clear()
+    compile_range(ROWS, ROWS + 1)
+    serves(0, bias=False, run=lambda layer: compiled(layer, manager, None, True))
+    assert vllm_pass.matches["mm_all_reduce"] == matched + 1
+    envs.VLLM_BATCH_INVARIANT = True
+    serves(0)
+    envs.VLLM_BATCH_INVARIANT = False
+    shingle.torch.configure(min_m=512, max_m=8192)
+    custom_op.op_registry_oot.clear()
+    vllm.biased.clear()
+
+
+def test_layers_without_compilation(ranks):
+    ranks(eager_case)
+
+
+def test_layers_without_compilation_that_serve_nothing_warn():
+    program = """
+import torch, types
+from vllm.distributed import parallel_state
+from vllm.model_executor.layers.linear import RowParallelLinear
+from shingle.torch.vllm import register
+register()
+parallel_state._TP = types.SimpleNamespace(world_size=2, rank_in_group=0, all_reduce=lambda x: x)
+RowParallelLinear(8, 4, disable_tp=True)(torch.ones(600, 8))
+RowParallelLinear(8, 4)(torch.ones(2, 4))
+"""
+    assert run(program, SHINGLE_VLLM="0")[1] == ""
+    assert "the vLLM plugin replaced nothing" in run(program, SHINGLE_VLLM="1")[1]
+
+
+def test_another_plugin_keeps_its_layer():
+    program = """
+from vllm.model_executor import custom_op
+from vllm.model_executor.layers.linear import RowParallelLinear
+class Other(RowParallelLinear): pass
+RowParallelLinear.register_oot(Other)
+from shingle.torch.vllm import register
+register()
+assert custom_op.op_registry_oot == {"RowParallelLinear": Other}
+"""
+    assert "to a plugin that replaces RowParallelLinear too" in run(program, SHINGLE_VLLM="1")[1]
 
 
 def rows_of_another_group_case():
@@ -252,7 +355,9 @@ def test_vllm_finds_the_pass_by_name_in_the_package():
 import copy, json, pickle
 from vllm.compilation.passes.pass_manager import PostGradPassManager
 compile_config = config.compilation_config.inductor_compile_config
-(made,) = PostGradPassManager(compile_config).passes
+manager = PostGradPassManager()
+manager.add(compile_config["post_grad_custom_post_pass"])
+(made,) = manager.passes
 assert copy.deepcopy(compile_config)["post_grad_custom_post_pass"] is made
 assert pickle.loads(pickle.dumps(made)) is made
 import shingle
@@ -264,7 +369,7 @@ print([(str(r), made.is_applicable_for_range(r)) for r in config.compilation_con
     second, _ = run(BY_NAME + program)
     assert first == second  # a uuid that is no function of the content would defeat vLLM's caches
     assert "[('(1, 512)', False), ('(513, 8192)', True)]" in first
-    assert "the vLLM pass replaced nothing" in errors
+    assert "the vLLM plugin replaced nothing" in errors
     uuid, _, stored = first.splitlines()[0].rpartition(" ")
     assert not run(BY_NAME + program, SHINGLE_MIN_M="256")[0].startswith(uuid)
     program = f"import pickle, sys; made = pickle.loads(bytes.fromhex('{stored}')); import shingle"

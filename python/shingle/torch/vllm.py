@@ -4,7 +4,8 @@
 
 `vllm_pass` is the Inductor pass, for `inductor_passes` of vLLM's compilation config. `register` is the plugin that adds
 it there if SHINGLE_VLLM=1. The pass serves compile ranges between min_m and max_m of shingle.torch.configure. Smaller
-batches keep vLLM's own kernels.
+batches keep vLLM's own kernels. The plugin also serves row-parallel layers that vLLM runs without torch.compile:
+shingle.torch.vllm_layers.
 
 vLLM adds the bias of a row-parallel layer on rank 0 alone, so graphs of ranks differ. GEMMs of the shape of such a
 layer stay with vLLM on all ranks.
@@ -28,6 +29,7 @@ from .groups import Registry, registries
 from .settings import settings
 
 try:
+    from vllm import envs
     from vllm.compilation.passes.inductor_pass import InductorPass
 except ImportError as error:
     raise Unsupported(f"shingle.torch.vllm needs vLLM 0.20 or newer: {error}") from error
@@ -81,6 +83,15 @@ def collectives():
     )
 
 
+@functools.cache  # eager layers call it each time
+def expect_matches():
+    """Warns at exit if nothing was replaced. For processes that run models."""
+    expect(
+        "vllm.", "the vLLM plugin", "The model needs unquantised row-parallel layers, and vLLM compile ranges, or "
+        f"batches without torch.compile, within SHINGLE_MIN_M = {settings.min_m} and SHINGLE_MAX_M = {settings.max_m}.",
+    )  # fmt: skip
+
+
 class VllmPass(inductor.OverlapPass, InductorPass):
     """The pass on vLLM's collectives and norms."""
 
@@ -95,18 +106,15 @@ class VllmPass(inductor.OverlapPass, InductorPass):
         return "vllm_pass"  # the one of the process that reads it: vLLM sends its config to workers, and copies it
 
     def is_applicable_for_range(self, compile_range):
-        """True if all batch sizes of a compile range are worth a fused op."""
-        expect(
-            "vllm.", "the vLLM pass", "The model needs unquantised row-parallel layers, and vLLM compile ranges within "
-            f"SHINGLE_MIN_M = {settings.min_m} and SHINGLE_MAX_M = {settings.max_m}.",
-        )  # fmt: skip
+        """True if all batch sizes of a compile range are worth a fused op, and results may depend on the batch."""
+        expect_matches()
         least, most = compile_range.start, compile_range.end
         if least < settings.min_m < most:
             logger.warning(
                 "Shingle leaves compile range %s to vLLM: it holds sizes on both sides of SHINGLE_MIN_M = %d. Set "
                 "SHINGLE_VLLM=1, or add %d to compile_ranges_endpoints.", compile_range, settings.min_m, settings.min_m,
             )  # fmt: skip
-        return settings.min_m <= least and most <= settings.max_m
+        return settings.min_m <= least and most <= settings.max_m and not envs.VLLM_BATCH_INVARIANT
 
     def collectives(self):
         return collectives()
@@ -152,7 +160,7 @@ def serve(config):
     if config.parallel_config.tensor_parallel_size == 1:
         return
     if compilation.inductor_compile_config.setdefault(PASS_KEY, vllm_pass) is not vllm_pass:
-        logger.warning("SHINGLE_VLLM=1 does nothing: inductor_passes has another %s", PASS_KEY)
+        logger.warning("SHINGLE_VLLM=1 does nothing in compiled graphs: inductor_passes has another %s", PASS_KEY)
         return
     ends = {*(compilation.compile_ranges_endpoints or ()), settings.min_m, settings.max_m}
     compilation.compile_ranges_endpoints = sorted(ends)
@@ -166,12 +174,15 @@ def register():
 
 @functools.cache  # vLLM may run plugins again
 def serve_all():
-    """Makes every VllmConfig that is made later `serve`."""
+    """Makes every VllmConfig that is made later `serve`, and layers ours."""
     from vllm.config import VllmConfig
 
+    from . import vllm_layers  # late: it imports vLLM's layers
+
+    vllm_layers.register()
     set_ranges = getattr(VllmConfig, "_set_compile_ranges", None)
     if set_ranges is None:
-        logger.warning("SHINGLE_VLLM=1 does nothing: this vLLM has no VllmConfig._set_compile_ranges")
+        logger.warning("SHINGLE_VLLM=1 does nothing in compiled graphs: this vLLM has no VllmConfig._set_compile_ranges")
         return
 
     @functools.wraps(set_ranges)
