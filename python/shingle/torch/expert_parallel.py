@@ -65,8 +65,7 @@ def expert_parallel(model, group=None, *, capacity=None, max_tokens=None):
     if refused:
         print(f"shingle: WARNING: expert_parallel left {'; '.join(refused)}", file=sys.stderr)
     # DistributedDataParallel would give all ranks the experts of rank 0.
-    left = PARAMETERS if capacity is None else (*PARAMETERS, "dropped")
-    ignored = [f"{name}.{of}" for name in served for of in left]
+    ignored = [f"{name}.{of}" for name in served for of in PARAMETERS]
     model._ddp_params_and_buffers_to_ignore = [*getattr(model, "_ddp_params_and_buffers_to_ignore", []), *ignored]
     return len(served)
 
