@@ -13,7 +13,7 @@ def declare(module, capacity, max_tokens, device):
     The tensor is int64 [2], and zero_() counts anew. It follows the module to a device. It is no buffer, because
     DistributedDataParallel would overwrite a buffer of each rank with that of rank 0. So no checkpoint has it either.
     """
-    shapes.check_declared(capacity, max_tokens)
+    shapes.check_capacity(capacity, max_tokens)
     module.capacity, module.max_tokens = capacity, max_tokens
     if capacity is not None:
         module.dropped = torch.zeros(2, dtype=torch.int64, device=device)
