@@ -11,6 +11,7 @@
 #include "call_plans.hpp"
 #include "largest_routing.hpp"
 #include "matrix.hpp"
+#include "own_profile.hpp"
 #include "plan/arena_layout.hpp"
 #include "plan/gathered_rows.hpp"
 #include "ready_plans.hpp"
@@ -72,7 +73,7 @@ struct Context::State {
   State(World& of, ContextOptions with)
       : world(of),
         options(std::move(with)),
-        machine(with_workers(options.profile ? *options.profile : of.machine(), options.workers)),
+        machine(with_workers(machine_for(of, options.profile), options.workers)),
         ranks(of.local_ranks()),
         plans(world, options, machine, options.registered_bytes <= 0),
         ready(options.most_plans) {

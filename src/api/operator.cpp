@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "matrix.hpp"
+#include "own_profile.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/verify/verify.hpp"
 
@@ -32,7 +33,7 @@ Plan planned(const World& world, const Problem& problem, const Options& options)
   if (problem.world != world.size())
     throw InvalidArgument(
         fmt::format("the problem is for {} ranks, the world has {}", problem.world, world.size()));
-  const Machine& machine = options.profile ? *options.profile : world.machine();
+  const Machine machine = machine_for(world, options.profile);
   if (machine.workers != world.machine().workers)
     throw InvalidArgument(
         fmt::format("profile: {} has {} workers, this machine {}; use a profile of this machine",

@@ -20,6 +20,11 @@ Machine bare_machine(int ranks, WorldOptions here) {
   return machine_of(ranks, here);
 }
 
+Machine with_collective_workers(Machine profile, const Machine& own) {
+  if (profile.collective_workers == 0) profile.collective_workers = own.collective_workers;
+  return profile;
+}
+
 std::string path_of(const Machine& bare, int ranks, const WorldOptions& here) {
   return fmt::format("{}/{}-{}x{}-{}.json", default_cache_directory(), backend_name(here), ranks,
                      bare.workers, fingerprint(bare));
@@ -60,7 +65,13 @@ void keep_own_profile(const Machine& measured, const std::string& path) {
   write_file_atomically(path, to_json(measured));
 }
 
+Machine machine_for(const World& world, const std::optional<Machine>& profile) {
+  if (!profile) return world.machine();
+  return with_collective_workers(*profile, world.machine());
+}
+
 Machine as_here(Machine profile, const WorldOptions& here) {
+  profile = with_collective_workers(std::move(profile), bare_machine(1, here));
   if (const std::vector<TileShape> served = served_tiles(here); !served.empty())
     std::erase_if(profile.tiles, [&](const TileRate& tile) {
       return std::ranges::find(served, TileShape{tile.rows, tile.cols}) == served.end();

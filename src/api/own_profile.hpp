@@ -25,8 +25,12 @@ std::optional<OwnProfile> own_profile(int ranks, const WorldOptions& here);
 /// Stores a profile that was measured here without emulated links and engines. Throws IoError.
 void keep_own_profile(const Machine& measured, const std::string& path);
 
-/// A profile adapted to this world: without tiles that the backend does not serve, and with the link and
-/// engine that are emulated.
+/// The machine to plan for on a world: the profile, or the world's own. If the profile does not say how many
+/// workers a collective occupies, the world does: GPUs refuse plans that reserve none (starved_call()).
+Machine machine_for(const World& world, const std::optional<Machine>& profile);
+
+/// A profile adapted to this world: without tiles that the backend does not serve, with the workers of
+/// collectives as machine_for() has them, and with the link and engine that are emulated.
 Machine as_here(Machine profile, const WorldOptions& here);
 
 }  // namespace shingle

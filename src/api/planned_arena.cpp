@@ -42,7 +42,7 @@ class PlanningWorld final : public World {
 
 std::int64_t arena_bytes_needed(const Problem& largest, const Machine& machine, ContextOptions options,
                                 std::int64_t m_step) {
-  PlanningWorld world(largest.world, options.profile ? *options.profile : machine);
+  PlanningWorld world(largest.world, machine);
   Context context(world, std::move(options));
   context.declare(largest, {}, m_step);
   return context.arena_bytes();

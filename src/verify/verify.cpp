@@ -15,6 +15,7 @@
 #include "verify/memory/check.hpp"
 #include "verify/order/order.hpp"
 #include "verify/progress/schedule.hpp"
+#include "verify/residency.hpp"
 
 namespace shingle {
 namespace {
@@ -23,69 +24,6 @@ using Failure = std::optional<std::string>;
 
 /// Max number of epochs to unroll. A plan is refused if its ranks may be further apart.
 constexpr std::int32_t max_epochs = 256;
-
-/// Workers that a step may hold while it blocks: its maximum, because it gives none back before it ends. 0 if
-/// the step runs to completion once it has started.
-std::int64_t blocking_workers(const Plan& plan, const Step& step) {
-  const auto gated = [&](const std::vector<TileGate>& gates, const Resources& r) -> std::int64_t {
-    return gates.empty() ? 0 : std::max(r.least, r.most > 0 ? r.most : plan.workers);
-  };
-  if (const auto* gemm = std::get_if<Gemm>(&step)) return gated(gemm->gates, gemm->resources);
-  if (const auto* pass = std::get_if<Elementwise>(&step)) return gated(pass->gates, pass->resources);
-  if (const auto* attend = std::get_if<Attend>(&step)) return gated(attend->gates, attend->resources);
-  if (const auto* merge = std::get_if<Merge>(&step)) return gated(merge->gates, merge->resources);
-  if (const auto* back = std::get_if<AttendBackward>(&step)) return gated(back->gates, back->resources);
-  if (const auto* collective = std::get_if<Collective>(&step))
-    return std::max(collective->resources.least, collective->resources.most);
-  if (const auto* exchange = std::get_if<Exchange>(&step))
-    return std::max(exchange->resources.least, exchange->resources.most);
-  return 0;
-}
-
-/// Workers that a step needs to start, if it runs to completion.
-std::int64_t completing_workers(const Step& step) {
-  if (const auto* gemm = std::get_if<Gemm>(&step))
-    return gemm->gates.empty() ? std::max(gemm->resources.least, 1) : 0;
-  if (const auto* pass = std::get_if<Elementwise>(&step))
-    return pass->gates.empty() ? std::max(pass->resources.least, 1) : 0;
-  if (const auto* attend = std::get_if<Attend>(&step))
-    return attend->gates.empty() ? std::max(attend->resources.least, 1) : 0;
-  if (const auto* merge = std::get_if<Merge>(&step))
-    return merge->gates.empty() ? std::max(merge->resources.least, 1) : 0;
-  if (const auto* back = std::get_if<AttendBackward>(&step))
-    return back->gates.empty() ? std::max(back->resources.least, 1) : 0;
-  if (const auto* assign = std::get_if<AssignSlots>(&step)) return std::max(assign->resources.least, 1);
-  return 0;
-}
-
-/// Rule 2, residency: steps that run to completion find workers even if every lane holds the workers of its
-/// largest blocking step. Steps of one lane never run together, also across epochs. So each lane counts with
-/// its largest step.
-Failure check_residency(const Plan& plan) {
-  for (std::size_t r = 0; r < plan.ranks.size(); ++r) {
-    const auto& lanes = plan.ranks[r].lanes;
-    std::vector<std::int64_t> blocking(lanes.size(), 0);
-    std::int64_t all = 0;
-    for (std::size_t l = 0; l < lanes.size(); ++l) {
-      for (const Step& step : lanes[l].steps)
-        blocking[l] = std::max(blocking[l], blocking_workers(plan, step));
-      all += blocking[l];
-    }
-    if (all > plan.workers)
-      return fmt::format("rank {}: waiting steps of all lanes hold up to {} workers; the plan has {}", r, all,
-                         plan.workers);
-    for (std::size_t l = 0; l < lanes.size(); ++l)
-      for (std::size_t s = 0; s < lanes[l].steps.size(); ++s) {
-        const std::int64_t needed = completing_workers(lanes[l].steps[s]) + all - blocking[l];
-        if (needed > plan.workers)
-          return fmt::format(
-              "{} needs {} workers while waiting steps of other lanes hold {}; the plan has {}",
-              where(plan, static_cast<int>(r), static_cast<int>(l), static_cast<int>(s)),
-              completing_workers(lanes[l].steps[s]), all - blocking[l], plan.workers);
-      }
-  }
-  return std::nullopt;
-}
 
 /// The communicator of a rendezvous, or -1.
 std::int32_t communicator_of(const Step& step) {
@@ -347,7 +285,7 @@ Proof prove(const Plan& plan, Setting setting, Budget& budget) {
   if (plan.world() > max_world)
     return failed("size",
                   fmt::format("the plan has {} ranks; at most {} can be proven", plan.world(), max_world));
-  if (auto wrong = check_residency(plan)) return failed("residency", *wrong);
+  if (auto wrong = unresident(plan)) return failed("residency", *wrong);
   if (auto wrong = check_collectives(plan)) return failed("collectives", *wrong);
   if (setting == Setting::context)
     if (auto wrong = check_context(plan)) return failed("context", *wrong);

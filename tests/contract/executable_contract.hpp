@@ -187,6 +187,25 @@ TEST_P(BackendContract, RowsOfAMatrixMayLieApart) {
                InvalidArgument);
 }
 
+/// Between two runs the user may free the matrices. Memory that is allocated and bound anew often has the
+/// addresses of the former.
+TEST_P(BackendContract, MatricesMayBeFreedAndOthersAllocatedAtTheirAddresses) {
+  const auto executable = world->compile(copying_plan(ranks));
+  for (int round = 0; round < 6; ++round) {
+    const Role values = round % 2 == 0 ? Role::a : Role::b;
+    const std::int64_t stride = round / 2 == 1 ? 11 : 8;
+    std::deque<ApartRows> inputs, outputs;
+    for (const int rank : world->local_ranks()) {
+      inputs.emplace_back(*world, rank, 9, 8, stride).set(values);
+      outputs.emplace_back(*world, rank, 9, 8, stride);
+      executable->bind(rank, Role::a, inputs.back().memory());
+      executable->bind(rank, Role::out, outputs.back().memory());
+    }
+    executable->run({.epochs = 2, .timeout_us = 20e6});
+    for (ApartRows& output : outputs) output.expect(values);
+  }
+}
+
 /// Calls on one arena: other matrices each time, and no wait between them.
 TEST_P(BackendContract, CallsBringTheirMatrices) {
   const Plan plan = copying_plan(ranks);

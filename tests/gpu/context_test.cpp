@@ -8,12 +8,14 @@
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
+#include <functional>
 #include <set>
 
 #include "context_calls.hpp"
 #include "cuda/raii/device_guard.hpp"
 #include "cuda/raii/memory.hpp"
 #include "cuda/runtime/devices.hpp"
+#include "shingle/api/operator.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/cuda/cuda.hpp"
 
@@ -108,54 +110,90 @@ TEST_P(Contexts, WeightsThatTheCallAheadWritesAreCurrent) {
     }
 }
 
+/// A reduce-scatter whose matrices are freed and allocated anew before each run, with other values.
+class Reallocated {
+ public:
+  explicit Reallocated(const World& world) : world_(world) {
+    problem.op = Op::reducescatter;
+    problem.world = world.size();
+    problem.dtype = DType::f32;
+    problem.m = 4096 * world.size();
+    problem.n = problem.k = 1024;
+  }
+  /// Calls run(arguments) several times, and expects right results.
+  void expect_right(const std::function<void(const std::vector<Argument>&)>& run) {
+    for (int round = 0; round < 6; ++round) {
+      matrices_.clear();
+      arguments_.clear();
+      const Shape whole{problem.m, problem.n}, shard{problem.m / problem.world, problem.n};
+      for (const int rank : world_.local_ranks()) {
+        const cuda::DeviceGuard guard(rank);
+        add(rank, Role::a, whole, static_cast<float>(round + rank));
+        add(rank, Role::out, shard, -1);
+      }
+      run(arguments_);
+      const int ranks = problem.world;
+      const auto wanted = static_cast<float>(ranks * round + ranks * (ranks - 1) / 2);
+      for (std::size_t i = 1; i < matrices_.size(); i += 2) {
+        std::vector<float> got(static_cast<std::size_t>(shard.elements()));
+        cuda::check(cudaMemcpy(got.data(), matrices_[i].get(), matrices_[i].bytes(), cudaMemcpyDefault),
+                    "cudaMemcpy");
+        EXPECT_EQ(std::ranges::count(got, wanted), std::ssize(got)) << "round " << round;
+      }
+    }
+    EXPECT_LT(addresses_.size(), allocated_) << "no address came again, so this run shows nothing";
+  }
+
+  Problem problem;
+  const CopyEngineParams params{.trigger = EngineTrigger::direct};
+
+ private:
+  void add(int rank, Role role, Shape shape, float value) {
+    const std::vector<float> image(static_cast<std::size_t>(shape.elements()), value);
+    cuda::DeviceMemory& memory = matrices_.emplace_back(image.size() * sizeof(float));
+    cuda::check(cudaMemcpy(memory.get(), image.data(), memory.bytes(), cudaMemcpyDefault), "cudaMemcpy");
+    addresses_.insert(memory.get());
+    ++allocated_;
+    arguments_.push_back({rank, role, {memory.get(), shape, DType::f32, shape.cols}});
+  }
+
+  const World& world_;
+  std::vector<cuda::DeviceMemory> matrices_;
+  std::vector<Argument> arguments_;
+  std::set<const void*> addresses_;
+  std::size_t allocated_ = 0;
+};
+
 /// The driver binds copies in a graph to the allocations of their memory, and not to addresses.
 TEST_P(Contexts, MatricesMayBeFreedAndOthersAllocatedAtTheirAddresses) {
   if (GetParam() < 2) GTEST_SKIP() << "one rank has no peers";
   const auto world = make_cuda_world(GetParam());
   if (!world->capabilities().remote_memory) GTEST_SKIP() << "these GPUs do not reach each other's memory";
-  Context context(
-      *world, {.choose = [](const Problem&) { return CopyEngineParams{.trigger = EngineTrigger::direct}; }});
-  Problem sum;
-  sum.op = Op::reducescatter;
-  sum.world = GetParam();
-  sum.dtype = DType::f32;
-  sum.m = 4096 * GetParam();
-  sum.n = sum.k = 1024;
-  context.declare(sum);
-  ASSERT_EQ(context.plan(0, sum.m).mechanism, Mechanism::copy_engine);
-  const Shape whole{sum.m, sum.n}, shard{sum.m / GetParam(), sum.n};
-  std::set<const void*> addresses;
-  std::size_t allocated = 0;
-  for (int round = 0; round < 6; ++round) {
-    std::vector<cuda::DeviceMemory> memory;
-    std::vector<Argument> arguments;
-    const auto matrix = [&](int rank, Role role, Shape shape) {
-      const auto value = static_cast<float>(round + rank);
-      const std::vector<float> image(static_cast<std::size_t>(shape.elements()), value);
-      memory.emplace_back(image.size() * sizeof(float));
-      cuda::check(cudaMemcpy(memory.back().get(), image.data(), memory.back().bytes(), cudaMemcpyDefault),
-                  "cudaMemcpy");
-      addresses.insert(memory.back().get());
-      ++allocated;
-      arguments.push_back({rank, role, {memory.back().get(), shape, DType::f32, shape.cols}});
-    };
-    for (const int rank : world->local_ranks()) {
-      const cuda::DeviceGuard guard(rank);
-      matrix(rank, Role::a, whole);
-      matrix(rank, Role::out, shard);
-    }
-    for (int call = 0; call < 4; ++call) context.call(0, sum.m, arguments);
+  Reallocated sum(*world);
+  Context context(*world, {.choose = [&](const Problem&) { return sum.params; }});
+  context.declare(sum.problem);
+  ASSERT_EQ(context.plan(0, sum.problem.m).mechanism, Mechanism::copy_engine);
+  sum.expect_right([&](const std::vector<Argument>& arguments) {
+    for (int call = 0; call < 4; ++call) context.call(0, sum.problem.m, arguments);
     context.synchronize();
-    const int ranks = GetParam();
-    const auto wanted = static_cast<float>(ranks * round + ranks * (ranks - 1) / 2);
-    for (std::size_t i = 1; i < memory.size(); i += 2) {
-      std::vector<float> got(static_cast<std::size_t>(shard.elements()));
-      cuda::check(cudaMemcpy(got.data(), memory[i].get(), memory[i].bytes(), cudaMemcpyDefault),
-                  "cudaMemcpy");
-      EXPECT_EQ(std::ranges::count(got, wanted), std::ssize(got)) << "round " << round;
-    }
-  }
-  EXPECT_LT(addresses.size(), allocated) << "no address came again, so this run shows nothing";
+  });
+}
+
+/// An operator finds the allocation of a matrix at each bind().
+TEST_P(Contexts, MatricesOfAnOperatorMayBeFreedAndOthersAllocatedAtTheirAddresses) {
+  if (GetParam() < 2) GTEST_SKIP() << "one rank has no peers";
+  const auto world = make_cuda_world(GetParam());
+  if (!world->capabilities().remote_memory) GTEST_SKIP() << "these GPUs do not reach each other's memory";
+  Reallocated sum(*world);
+  Operator operation(*world, sum.problem, {.params = sum.params});
+  const std::vector<void*> streams(static_cast<std::size_t>(GetParam()), nullptr);
+  sum.expect_right([&](const std::vector<Argument>& arguments) {
+    for (const Argument& one : arguments) operation.bind(one.rank, one.role, one.matrix);
+    operation.run(2);
+    operation.prepare();
+    for (int epoch = 0; epoch < 2; ++epoch) operation.enqueue(streams);
+    operation.synchronize();
+  });
 }
 
 TEST_P(Contexts, GraphsOutlastALargerArena) {

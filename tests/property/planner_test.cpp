@@ -17,6 +17,7 @@
 #include "shingle/verify/verify.hpp"
 #include "shingle/verify/wellformed.hpp"
 #include "support/random_problem.hpp"
+#include "verify/residency.hpp"
 
 namespace shingle::planner_test {
 namespace {
@@ -297,6 +298,8 @@ void try_one(Coverage& coverage) {
       plan = plan_with(p, machine, params);
       if (!plan) RC_FAIL("refuses a partition of its waves: " + plan.reason());
     }
+    if (machine.collective_workers > 0)
+      if (const auto starved = starved_call(*plan)) RC_FAIL(*starved + "\n" + all_of(p, *plan));
     check_plan(p, machine, params, *plan);
     ++coverage.plans[params.index()];
   }

@@ -13,6 +13,7 @@
 #include "shingle/planner/planner.hpp"
 #include "support/host_runs.hpp"
 #include "support/random_problem.hpp"
+#include "verify/residency.hpp"
 
 namespace shingle::slots_test {
 namespace {
@@ -95,6 +96,28 @@ TEST(Slots, AreProvenForAnyTilesAndOrder) {
       EXPECT_EQ(plan_from_json(to_json(*plan)), *plan);
     }
   }
+}
+
+/// Products whose tiles await messages fill all workers. Where calls take some, plans reserve them.
+TEST(Slots, LeaveWorkersToTheirMessages) {
+  Dice dice(17);
+  int starved = 0;
+  for (int i = 0; i < 100; ++i) {
+    const Problem problem = random_slots(dice, 6);
+    for (const std::int32_t taken : {0, 1, 3}) {
+      Machine machine = test::random_machine(dice);
+      machine.workers = 4, machine.collective_workers = taken;
+      for (const Mechanism mechanism : {Mechanism::sequential, Mechanism::chunked, Mechanism::signal}) {
+        const Plan plan = make_plan(problem, machine, default_params(mechanism)).value();
+        const auto why = starved_call(plan);
+        EXPECT_FALSE(why && (taken > 0 || mechanism != Mechanism::signal)) << why.value_or("") << "\n"
+                                                                           << describe(problem) << "\n"
+                                                                           << to_text(plan);
+        starved += why ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_GT(starved, 10) << "by signal, where calls take no workers";
 }
 
 /// Results of a problem, as bytes.

@@ -1,5 +1,7 @@
 """moe with a capacity on CPU against experts on one rank in float64 that drop choices one by one, with gradients."""
 
+import copy
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -232,7 +234,7 @@ def test_compile_fullgraph_with_any_tokens(backend):
 
 
 def module_case():
-    """Modules count what their calls drop, and hold no buffer without a capacity."""
+    """Modules count what their calls drop, outside of buffers and checkpoints; without a capacity they count nothing."""
     from shingle.torch.nn import Experts, MoE
 
     case = Case([5], 8, 2, 2, out=HIDDEN)
@@ -241,7 +243,7 @@ def module_case():
     for calls in (1, 2):
         close(made(x, case.mine(case.ids), weights), case.mine(case.outs), "a module")
         assert made.dropped.tolist() == [calls * of for of in case.mine(case.dropped)]
-    assert "dropped" not in made.state_dict()
+    assert "dropped" not in made.state_dict() and not list(made.buffers())
     made.reset_parameters()
     assert made.dropped.tolist() == [0, 0]
     plain = MoE(HIDDEN, INNER, 8, 2)
@@ -250,6 +252,45 @@ def module_case():
 
 def test_modules_count_what_they_drop():
     on_ranks(2, module_case)
+
+
+def following_case():
+    """Counts go where the module goes, as integers, and a copy counts for itself."""
+    from shingle.torch.nn import MoE
+
+    made = MoE(HIDDEN, INNER, 4, 2, capacity=1, device="meta")
+    assert made.experts.dropped.is_meta and made.to("meta") is made
+    made.to_empty(device="cpu").bfloat16()
+    made.router.reset_parameters()
+    made.experts.reset_parameters()
+    assert made.experts.dropped.tolist() == [0, 0] and made.experts.dropped.dtype == torch.int64
+    x = torch.ones(3, HIDDEN, dtype=torch.bfloat16)
+    other = copy.deepcopy(made)
+    made(x)
+    assert made.experts.dropped.tolist() == [4, 0] and other.experts.dropped.tolist() == [0, 0]
+    other.to("meta")
+    assert other.experts.dropped.is_meta and not made.experts.dropped.is_meta
+
+
+def test_counts_follow_their_module():
+    on_ranks(2, following_case)
+
+
+def data_parallel_case():
+    """DistributedDataParallel broadcasts buffers from rank 0 before each forward. Each rank keeps its own counts."""
+    from shingle.torch.nn import MoE
+
+    rank, tokens = dist.get_rank(), (3, 7)
+    made = MoE(HIDDEN, INNER, 4, 2, capacity=1, max_tokens=max(tokens))
+    made._ddp_params_and_buffers_to_ignore = ["experts.up", "experts.down"]
+    wrapped = torch.nn.parallel.DistributedDataParallel(made)
+    for calls in (1, 2, 3):
+        wrapped(torch.ones(tokens[rank], HIDDEN)).sum().backward()  # all tokens choose the same two experts
+        assert made.experts.dropped.tolist() == [calls * 2 * (tokens[rank] - 1), 0]
+
+
+def test_counts_under_data_parallel():
+    on_ranks(2, data_parallel_case)
 
 
 def autocast_and_checkpoint_case():

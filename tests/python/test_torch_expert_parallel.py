@@ -190,8 +190,11 @@ def model_with_capacity_case():
     full(text)
     for layers, drops in ((roomy.model.layers, False), (full.model.layers, True)):
         assert [bool(layer.mlp.experts.dropped[0] > 0) for layer in layers] == [drops] * blocks
-    wrapped = nn.parallel.DistributedDataParallel(full)
+    wrapped, counted = nn.parallel.DistributedDataParallel(full), full.model.layers[0].mlp.experts.dropped
+    counted += dist.get_rank()
+    before = counted.tolist()
     wrapped(text).logits.square().mean().backward()  # ranks' counts stay their own
+    assert counted[1] == before[1] and counted[0] > before[0]
     assert full.state_dict().keys() == whole.state_dict().keys()
 
 

@@ -5,9 +5,12 @@
 #include <gtest/gtest.h>
 
 #include "api/measure.hpp"
+#include "api/own_profile.hpp"
 #include "api/workspace.hpp"
 #include "backend/remote.hpp"
 #include "shingle/base/error.hpp"
+#include "support/simulated_world.hpp"
+#include "verify/residency.hpp"
 
 namespace shingle::operator_test {
 namespace {
@@ -169,6 +172,24 @@ TEST(Operator, StagesMatricesThatPeersCannotAccess) {
     expect_right(finest);
   }
   EXPECT_GE(direct_plans, 3);
+}
+
+/// As GPUs, where a profile that measured no collectives would leave them no SM.
+TEST(Operator, ReservesTheWorkersThatCallsTakeHere) {
+  test::SimulatedParts parts;
+  parts.told.workers = 8, parts.told.collective_workers = 2;
+  test::SimulatedWorld world(parts);
+  Machine profile;
+  profile.workers = 8, profile.tile_rows = profile.tile_cols = 8;
+  Problem problem{.op = Op::moe, .world = 2, .n = 24, .k = 16, .inner = 32, .experts = {4, 2, 8}};
+  problem = with_m(problem, 20);
+  EXPECT_NE(starved_call(make_plan(problem, profile, SignalParams{}).value()), std::nullopt);
+  const Operator op(world, problem, {.params = SignalParams{}, .profile = profile, .verify = true});
+  EXPECT_EQ(starved_call(op.plan()), std::nullopt);
+  profile.collective_workers = 3;
+  EXPECT_EQ(machine_for(world, profile), profile);
+  EXPECT_EQ(machine_for(world, std::nullopt), parts.told);
+  EXPECT_EQ(machine_for(*threads(2), Machine{}).collective_workers, 0);
 }
 
 TEST(Operator, EnqueuesOnAStreamOfEachRank) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <nlohmann/json.hpp>
 
 #include "shingle/base/error.hpp"
 #include "shingle/plan/json.hpp"
@@ -50,6 +51,33 @@ TEST(TileSums, RoundTripThroughJson) {
     const std::string text = to_json(plan);
     EXPECT_THAT(text, HasSubstr("\"of_parts\":true"));
     EXPECT_EQ(plan_from_json(text), plan);
+  }
+}
+
+/// Calls change(step) for every step with sums.
+void for_each_sum(nlohmann::json& plan, const std::function<void(nlohmann::json& step)>& change) {
+  for (auto& rank : plan["ranks"])
+    for (auto& lane : rank["lanes"])
+      for (auto& step : lane["steps"])
+        if (step.contains("sums")) change(step);
+}
+
+TEST(TileSums, OfOlderPlansGoToOnePlace) {
+  for (const Op op : {Op::gemm_reducescatter, Op::gemm_allreduce}) {
+    const Plan plan = with_own_sums(op, 3);
+    auto older = nlohmann::json::parse(to_json(plan));
+    int found = 0;
+    for_each_sum(older, [&](nlohmann::json& step) {
+      nlohmann::json& to = step["sums"]["to"];
+      ASSERT_EQ(to.size(), 1u);
+      to = nlohmann::json(to[0]);
+      ++found;
+    });
+    EXPECT_EQ(found, 3);
+    EXPECT_EQ(plan_from_json(older.dump()), plan);
+    for_each_sum(older, [](nlohmann::json& step) { step["sums"]["to"] = 1; });
+    EXPECT_THAT([&] { (void)plan_from_json(older.dump()); },
+                testing::ThrowsMessage<InvalidArgument>(HasSubstr("sums.to: expected an array, found 1")));
   }
 }
 

@@ -1,6 +1,7 @@
 // Plans by hand that do or do not finish: tiled steps, residency, rendezvous, one hardware queue (DESIGN §4,
 // rules 1 to 4).
 #include "support/expect_proof.hpp"
+#include "verify/residency.hpp"
 
 namespace shingle::verify_test {
 namespace {
@@ -143,6 +144,57 @@ TEST(VerifyResidency, CollectivesHoldWorkersWhileTheyWait) {
                {"rank 0, lane compute, step 0 (gemm)", "waiting steps of other lanes hold 2"});
   hand.plan.workers = 3;
   expect_proven(hand);
+}
+
+/// Two ranks of four workers: an all-reduce, and a pass that awaits its results in its kernel.
+struct Awaited : Hand {
+  Collective allreduce;
+  Elementwise consumer;
+
+  Awaited() : Hand(small(Op::gemm_allreduce)) { consumer.resources = {1, 4}; }
+  Hand made() {
+    const auto product = buffer("product", 8, 8), total = buffer("total", 8, 8);
+    const auto computed = counter("computed"), arrived = counter("arrived", 2), wire = lane("wire");
+    for (int r = 0; r < 2; ++r) {
+      Collective call = collective(CollectiveKind::allreduce, all(product, r), all(total, r));
+      call.resources = allreduce.resources;
+      Elementwise following = pass({all(total, r)}, all(out, r), tile_rows);
+      const std::int64_t tiles = 8 / tile_rows;
+      following.resources = consumer.resources;
+      following.gates = {{arrived, {tiles}, {1}}, {arrived, {tiles}, {1}, {1}}};
+      following.gates.resize(gates);
+      step(r, 0, gemm(r, all(product, r))).notify(r, 0, computed, r).step(r, 0, following);
+      await(r, wire, computed).step(r, wire, call).notify(r, wire, arrived, r).notify(r, wire, arrived, r, 1);
+    }
+    return *this;
+  }
+  std::size_t gates = 2;
+  std::int64_t tile_rows = 2;
+};
+
+/// Threads that are no workers may run such a call, so the proof passes. NCCL would find no SM.
+TEST(VerifyResidency, ACallThatReservesNoWorkerMayStarve) {
+  const Hand starved = Awaited().made();
+  expect_proven(starved);
+  EXPECT_THAT(
+      starved_call(starved.plan).value_or(""),
+      testing::HasSubstr("rank 0, lane wire, step 1 (allreduce) reserves no worker, while gated steps of "
+                         "other lanes may hold all 4"));
+  Awaited reserving;
+  reserving.allreduce.resources = {1, 0};
+  EXPECT_EQ(starved_call(reserving.made().plan), std::nullopt);
+  reserving = Awaited();
+  reserving.allreduce.resources = {1, 1};
+  expect_wrong(reserving.made(), "residency", {"rank 0", "hold up to 5 workers", "the plan has 4"});
+  Awaited leaving;
+  leaving.consumer.resources = {1, 3};
+  EXPECT_EQ(starved_call(leaving.made().plan), std::nullopt);
+  Awaited small;  // fewer tiles than workers
+  small.tile_rows = 4;
+  EXPECT_EQ(starved_call(small.made().plan), std::nullopt);
+  Awaited waiting;  // in its stream, before its kernel
+  waiting.gates = 1;
+  EXPECT_EQ(starved_call(waiting.made().plan), std::nullopt);
 }
 
 // ----------------------------------------------------------------------------------------------- rendezvous

@@ -63,8 +63,10 @@ class Operator {
 
   /// Shape of a rank's matrix as stored, row-major and dense. Elements are of plan().dtype().
   Shape shape(Role role, int rank) const;
-  /// Uses the memory as a local rank's matrix until the next bind() of that matrix. Each epoch copies a
-  /// matrix whose rows are not dense. Throws InvalidArgument if the problem has no such matrix, the rank is
+  /// Uses the memory as a local rank's matrix until the next bind() of that matrix. The memory must stay
+  /// allocated for each epoch until then. Bind memory that is allocated anew, even if it has the address of
+  /// the former: on `cuda` other processes and copies know the former allocation. Each epoch copies a matrix
+  /// whose rows are not dense. Throws InvalidArgument if the problem has no such matrix, the rank is
   /// not local, or shape, type or row stride are not those of the operator. Also throws if the memory is null
   /// and the matrix has elements.
   void bind(int rank, Role role, const MatrixView& matrix);

@@ -146,8 +146,9 @@ class Executable {
  public:
   virtual ~Executable() = default;
 
-  /// `memory` holds the rank's part of the plan's buffer. It must stay valid while it is bound. A matrix that
-  /// is not dense is copied in each epoch.
+  /// `memory` holds the rank's part of the plan's buffer. It must stay allocated for each epoch until the
+  /// next bind(). Memory allocated anew needs a bind() even if it has the address of the former. A matrix
+  /// that is not dense is copied in each epoch.
   virtual void bind(int rank, Role role, const MatrixMemory& memory) = 0;
 
   /// Runs the plan. Collective over the world's processes. Returns when all local ranks are done. Throws

@@ -63,8 +63,8 @@ Machine cuda_machine(int ranks, const CudaOptions& options = {});
 /// without a GPU.
 std::vector<TileShape> cuda_tiles(const CudaOptions& options = {});
 
-/// Why no kernel of this build runs a step of the plan on the current GPU; empty if kernels run all steps.
-/// Throws CudaError without a GPU.
+/// Why this build cannot run the plan on the current GPU; empty if it can. Reasons are a step for which there
+/// is no kernel, and gated steps that leave no SM to a collective. Throws CudaError without a GPU.
 std::string cuda_refuses(const Plan& plan);
 
 /// Default number of ranks of a world: the processes of the launcher, else the GPUs of this machine.

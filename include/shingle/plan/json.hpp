@@ -9,6 +9,7 @@
 
 namespace shingle {
 
+/// Rises if plans of the version before can no longer be read.
 inline constexpr int plan_json_version = 1;
 
 /// Throws nothing. `indent` < 0 writes one line.
@@ -20,7 +21,7 @@ std::string to_json(const Plan& plan, int indent = 1);
 /// (verify/wellformed.hpp) also checks that the values fit together.
 ///
 /// A plan holds its "problem" or its "workload". Older plans hold a workload as the problem of the operator
-/// "overlap"; these are read too.
+/// "overlap", and TileSums::to as one placement; these are read too.
 Plan parse_plan(std::string_view text);
 
 /// The problem alone, in the format that it has in a plan.

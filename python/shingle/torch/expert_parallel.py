@@ -35,7 +35,7 @@ def expert_parallel(model, group=None, *, capacity=None, max_tokens=None):
     Raises Unsupported, with the reasons, if nothing can be replaced. Raises InvalidArgument for a wrong capacity, or if
     the ranks do not divide the experts. Nothing is changed then.
     """
-    shapes.check_declared(capacity, max_tokens)
+    shapes.check_capacity(capacity, max_tokens)
     at, served, refused = find_group(name_of(group)), {}, []
     for name, module in model.named_modules():
         if not holds_experts(module):
@@ -65,8 +65,7 @@ def expert_parallel(model, group=None, *, capacity=None, max_tokens=None):
     if refused:
         print(f"shingle: WARNING: expert_parallel left {'; '.join(refused)}", file=sys.stderr)
     # DistributedDataParallel would give all ranks the experts of rank 0.
-    left = PARAMETERS if capacity is None else (*PARAMETERS, "dropped")
-    ignored = [f"{name}.{of}" for name in served for of in left]
+    ignored = [f"{name}.{of}" for name in served for of in PARAMETERS]
     model._ddp_params_and_buffers_to_ignore = [*getattr(model, "_ddp_params_and_buffers_to_ignore", []), *ignored]
     return len(served)
 

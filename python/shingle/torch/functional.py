@@ -16,7 +16,7 @@ from ..errors import InvalidArgument
 from . import ops  # noqa: F401  registers torch.ops.shingle
 from .groups import name_of, ranks_of
 from .sequential import rms_norm
-from .shapes import check_declared
+from .shapes import check_capacity
 
 _ops = torch.ops.shingle
 
@@ -197,7 +197,7 @@ def moe(x, w_up, w_down, topk_ids, topk_weights, group=None, *, activation="swig
     rows, ids, weights = (of.flatten(0, -2) if of.dim() > 2 else of for of in (x, topk_ids, topk_weights))
     given = rows, w_up, w_down, ids, weights, name_of(group), activation
     if capacity is None:
-        check_declared(None, max_tokens)
+        check_capacity(None, max_tokens)
         return _ops.moe(*given)[0].view(*x.shape[:-1], w_down.shape[1])
     out, dropped = _ops.moe_with_capacity(*given, capacity, max_tokens)
     return out.view(*x.shape[:-1], out.shape[1]), dropped

@@ -193,10 +193,12 @@ class Experts(nn.Module):
 
     x: this rank's tokens, whose number may differ between ranks. `up` and `down` are those of functional.moe. Their
     gradients are sums over the tokens of all ranks. All other parameters of a model are replicas, whose gradients are
-    of own tokens: if you average those over the ranks, divide these by the ranks.
+    of own tokens: if you average those over the ranks, divide these by the ranks. DistributedDataParallel would give all
+    ranks the experts of rank 0: name `up` and `down` in `_ddp_params_and_buffers_to_ignore` of the model.
 
-    capacity, max_tokens: as of functional.moe. The buffer `dropped`, int64 [2] on the device, then counts what all calls
-    dropped, also those that activation checkpointing repeats: choices without a slot, and ids that are no expert.
+    capacity, max_tokens: as of functional.moe. The tensor `dropped`, int64 [2] on the device, then counts what all calls
+    of this rank dropped, also those that activation checkpointing repeats: choices without a slot, and ids that are no
+    expert. It is no buffer, and not in the state_dict.
     """
 
     def __init__(self, experts, features, inner, group=None, *, activation="swiglu", capacity=None, max_tokens=None,

@@ -154,7 +154,7 @@ def moe(x, w_up, w_down, topk_ids, topk_weights, group, activation):
 
 def moe_with_capacity(x, w_up, w_down, topk_ids, topk_weights, group, activation, capacity, max_tokens=None):
     out = moe(x, w_up, w_down, topk_ids, topk_weights, group, activation)
-    shapes.check_capacity(x, w_up.shape[0] * find_group(group).size, capacity, max_tokens)
+    shapes.check_capacity(capacity, max_tokens, w_up.shape[0] * find_group(group).size, x.shape[0])
     return out, x.new_empty(2, dtype=torch.int32)
 
 

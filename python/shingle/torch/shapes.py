@@ -245,24 +245,23 @@ def check_choices(x, topk_ids, topk_weights, experts):
     check_matrix(x.new_empty(0, dtype=dtype), topk_weights, topk_ids.shape, "topk_weights")
 
 
-def check_declared(capacity, max_tokens):
-    """Checks the arguments of a capacity by themselves."""
-    if capacity is None and max_tokens is not None:
-        raise InvalidArgument(f"max_tokens = {max_tokens} needs a capacity; without one leave it out")
-    if capacity is not None and capacity < 1:
-        raise InvalidArgument(f"capacity = {capacity}; expected at least 1")
+def check_capacity(capacity, max_tokens, experts=1, tokens=0):
+    """Checks the slots of an expert for one rank's tokens, and the most tokens of a rank.
 
-
-def check_capacity(x, experts, capacity, max_tokens):
-    """Checks the slots of an expert for one rank's tokens, and the most tokens of a rank. experts: of all ranks."""
+    experts: of all ranks. tokens: of this rank. A module that declares a capacity leaves out what only calls know.
+    """
+    if capacity is None:
+        if max_tokens is not None:
+            raise InvalidArgument(f"max_tokens = {max_tokens} needs a capacity; without one leave it out")
+        return
     most = torch.iinfo(torch.int32).max // experts
     if not 1 <= capacity <= most:
         raise InvalidArgument(
-            f"capacity = {capacity} is outside [1, {most}]: the slots that each of {experts} experts has for one rank's tokens"
+            f"capacity = {capacity} is outside [1, {most}]: the slots that each expert has for one rank's tokens"
         )
-    if max_tokens is not None and x.shape[0] > max_tokens:
+    if max_tokens is not None and tokens > max_tokens:
         raise InvalidArgument(
-            f"max_tokens = {max_tokens}, but x has {x.shape[0]} tokens; give the most tokens of any rank, equal on all ranks"
+            f"max_tokens = {max_tokens}, but x has {tokens} tokens; give the most tokens of any rank, equal on all ranks"
         )
 
 

@@ -8,11 +8,14 @@
 #include "cuda/raii/device_guard.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/cuda/cuda.hpp"
+#include "verify/residency.hpp"
 
 namespace shingle::cuda {
 namespace {
 
+/// Throws Unsupported if no kernel runs a step, or if NCCL's kernels would wait for SMs without end.
 void require_steps_served(const Plan& plan) {
+  if (const auto starved = starved_call(plan)) throw Unsupported(*starved);
   for (const RankPlan& rank : plan.ranks)
     for (const Lane& lane : rank.lanes)
       for (const Step& step : lane.steps) require_served(plan, step);
@@ -22,7 +25,7 @@ void require_timeout(double timeout_us) {
   if (!(timeout_us > 0)) throw InvalidArgument(fmt::format("timeout = {} us must be positive", timeout_us));
 }
 
-/// Why no kernel for the current device runs a step of the plan; empty if kernels run all steps.
+/// Why the current device cannot run the plan; empty if it can.
 std::string refusal(const Plan& plan) {
   try {
     require_steps_served(plan);

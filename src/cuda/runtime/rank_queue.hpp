@@ -10,6 +10,7 @@
 #include "cuda/commands/written.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/stream.hpp"
+#include "lane_priority.hpp"
 
 namespace shingle::cuda {
 
@@ -32,12 +33,11 @@ class RankQueue {
   std::size_t lanes() const { return streams_.size(); }
   /// The queue's own stream, for epochs without a stream of the user.
   cudaStream_t stream() const { return streams_.front().get(); }
-  /// The stream of a lane, in an epoch that begins on `stream`. If that has a high priority, so has this one:
-  /// else a kernel of one warp would wait for all CTAs of a GEMM beside it. `urgent`: a still higher one.
+  /// The stream of a lane, in an epoch that begins on `stream`, with the lane_priority().
   cudaStream_t of(std::size_t lane, cudaStream_t stream, bool urgent) const {
     if (lane == 0) return stream;
-    const int level = level_of(stream, urgent);
-    return level == 0 ? streams_[lane].get() : urgent_.at({lane, level}).get();
+    const int priority = priority_beside(stream, urgent);
+    return priority == 0 ? streams_[lane].get() : urgent_.at({lane, priority}).get();
   }
 
   /// Enqueues one epoch of `launches` launches by enqueue(), after earlier epochs. The backlog must have
@@ -67,8 +67,8 @@ class RankQueue {
     if (urgent.size() < 2) return;
     begun_.record(stream);
     for (std::size_t lane = 1; lane < urgent.size(); ++lane) {
-      if (const int level = level_of(stream, urgent[lane]); level > 0)
-        urgent_.try_emplace({lane, level}, -level);
+      if (const int priority = priority_beside(stream, urgent[lane]); priority < 0)
+        urgent_.try_emplace({lane, priority}, priority);
       begun_.make_wait(of(lane, stream, urgent[lane]));
     }
   }
@@ -97,15 +97,14 @@ class RankQueue {
     last_stream_ = id;
   }
 
-  /// Priority of a lane's stream: 0 is that of other streams, higher ones go first.
-  static int level_of(cudaStream_t stream, bool urgent) {
+  static int priority_beside(cudaStream_t stream, bool urgent) {
     int priority = 0;
     check(cudaStreamGetPriority(stream, &priority), "cudaStreamGetPriority");
-    return (priority < 0 ? 1 : 0) + (urgent ? 1 : 0);
+    return lane_priority(priority, urgent);
   }
 
   std::vector<Stream> streams_;                           // by lane
-  std::map<std::pair<std::size_t, int>, Stream> urgent_;  // by lane and level, of high priority
+  std::map<std::pair<std::size_t, int>, Stream> urgent_;  // by lane and priority, below 0
   Event begun_;
   std::vector<Event> ended_;  // by lane
   Backlog backlog_;

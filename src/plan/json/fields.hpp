@@ -79,8 +79,9 @@ template <class T>
 inline constexpr bool reads = !std::is_const_v<T>;
 
 // fields(f, x) passes every field of x to f. A field is required, or optional with the value that absence
-// means (zero or empty if none is given). alternative() passes the name of a variant's alternative, by index;
-// absence means the first. work() passes what a plan computes.
+// means (zero or empty if none is given). list_or_one() passes a required list, of which older plans hold the
+// one element alone. alternative() passes the name of a variant's alternative, by index; absence means the
+// first. work() passes what a plan computes.
 
 void fields(auto& f, Is<Slice> auto& s) {
   f.required("buffer", s.buffer);
@@ -379,7 +380,7 @@ void fields(auto& f, Is<RowGroup> auto& g) {
 
 void fields(auto& f, Is<TileSums> auto& s) {
   f.required("from", s.from);
-  f.required("to", s.to);
+  f.list_or_one("to", s.to);
 }
 
 void fields(auto& f, Is<Gemm> auto& g) {

@@ -111,6 +111,13 @@ class Reader {
     if (it == json_.end()) fail_at(path_, fmt::format("missing key '{}'", key));
     read(*it, {&path_, key}, out);
   }
+  /// A required list. Older plans hold its one element alone.
+  template <class T>
+  void list_or_one(const char* key, std::vector<T>& out) {
+    const auto it = find(key);
+    if (it == json_.end() || !it->is_object()) return required(key, out);
+    read(*it, {&path_, key}, out.emplace_back());
+  }
   template <class T, class U = T>
   void optional(const char* key, T& out, const U& absent = {}) {
     out = static_cast<T>(absent);

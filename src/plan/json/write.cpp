@@ -72,6 +72,10 @@ class Writer {
     json_[key] = write(value);
   }
   template <class T>
+  void list_or_one(const char* key, const std::vector<T>& values) {
+    required(key, values);
+  }
+  template <class T>
   void optional(const char* key, const T& value, const T& absent = {}) {
     if (!(value == absent)) required(key, value);
   }

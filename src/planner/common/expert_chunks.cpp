@@ -4,6 +4,7 @@
 
 #include "expert_cut.hpp"
 #include "experts.hpp"
+#include "routed_rows.hpp"
 #include "slot_cut.hpp"
 #include "slots.hpp"
 
@@ -14,21 +15,13 @@ namespace {
 class RoutedChunks : public ExpertChunks {
  public:
   RoutedChunks(Builder& build, ExpertCut cut)
-      : ExpertChunks(build), p_(build.problem()), routing_(*p_.routing), cut_(std::move(cut)) {
-    std::vector<std::int64_t> routed, received;
-    for (int r = 0; r < p_.world; ++r) {
-      routed.push_back(routing_.rows(r));
-      received.push_back(routing_.received(r));
-    }
-    if (p_.traits().before) {
-      packed_ = build.buffer("packed", routed, p_.k);
-      tokens = build.buffer("arrivals", received, p_.k);
-      sent_ = build.counter("packed", 1);
-    }
-    if (p_.traits().after) {
-      products = build.buffer("products", received, p_.n);
-      returns_ = build.buffer("returns", routed, p_.n);
-    }
+      : ExpertChunks(build),
+        p_(build.problem()),
+        routing_(*p_.routing),
+        cut_(std::move(cut)),
+        buffers_(build, RoutedRows(routing_)) {
+    tokens = buffers_.arrivals, products = buffers_.products;
+    if (p_.traits().before) sent_ = build.counter("packed", 1);
   }
 
   std::int64_t chunks() const override { return cut_.chunks(); }
@@ -46,17 +39,17 @@ class RoutedChunks : public ExpertChunks {
     Elementwise pack;
     pack.grid = packed_rows(rank, routing_.rows(rank), p_.k);
     pack.from.push_back(rows_of_tokens(p_, rank, build_.all(build_.a, rank)));
-    pack.to = cut_.packed(rank, 0, pack.grid, build_.all(packed_, rank));
+    pack.to = cut_.packed(rank, 0, pack.grid, build_.all(buffers_.packed, rank));
     build_.step(rank, compute_lane, std::move(pack));
     hand_over(build_, rank, sent_, compute_lane, communicate_lane);
   }
 
   void send(int rank, std::int64_t chunk) const override {
-    exchange(rank, packed_, cut_.sent(rank, chunk), tokens, cut_.received(rank, chunk));
+    exchange(rank, buffers_.packed, cut_.sent(rank, chunk), tokens, cut_.received(rank, chunk));
   }
 
   void give_back(int rank, std::int64_t chunk) const override {
-    exchange(rank, products, cut_.received(rank, chunk), returns_, cut_.sent(rank, chunk));
+    exchange(rank, products, cut_.received(rank, chunk), buffers_.returns, cut_.sent(rank, chunk));
   }
 
   Elementwise combine(int rank) const override {
@@ -64,7 +57,7 @@ class RoutedChunks : public ExpertChunks {
     Elementwise pass = planner::combine(packed_rows(rank, count, p_.n), build_.all(build_.topk_weights, rank),
                                         build_.all(build_.out, rank));
     for (std::int64_t choice = 0; choice < p_.experts.topk; ++choice)
-      pass.from.push_back(cut_.packed(rank, choice * count, pass.grid, build_.all(returns_, rank)));
+      pass.from.push_back(cut_.packed(rank, choice * count, pass.grid, build_.all(buffers_.returns, rank)));
     return pass;
   }
 
@@ -87,8 +80,8 @@ class RoutedChunks : public ExpertChunks {
   const Problem& p_;
   const Routing& routing_;
   ExpertCut cut_;
-  std::int32_t packed_ = -1, returns_ = -1;  // buffers
-  std::int32_t sent_ = -1;                   // counter
+  RoutedBuffers buffers_;
+  std::int32_t sent_ = -1;  // counter
 };
 
 /// Experts with a capacity. Where slots go is known, so all lies in their order, and a chunk is one message

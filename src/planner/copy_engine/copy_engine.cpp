@@ -5,6 +5,7 @@
 
 #include "choose.hpp"
 #include "planner/common/pools.hpp"
+#include "planner/common/routed_rows.hpp"
 #include "planner/common/symmetry.hpp"
 #include "reductions.hpp"
 #include "transfers.hpp"
@@ -128,11 +129,7 @@ void plan_exchange(CopyEngineBuilder& build, CopyVariant variant, const Layout& 
   const Routing& routing = *p.routing;
   const bool before = p.op == Op::gemm_alltoall, after = p.op == Op::alltoall_gemm;
   const bool in_place = variant == CopyVariant::swap;
-  std::vector<std::int64_t> sent, received;
-  for (int r = 0; r < p.world; ++r) {
-    sent.push_back(routing.rows(r));
-    received.push_back(routing.received(r));
-  }
+  const auto [sent, received] = planner::RoutedRows(routing);
   const std::int64_t cols = routed_cols(build);
   const bool finishing = build.needs_finishing();
   const bool fills = build.params().unregistered && !after && !finishing;

@@ -4,6 +4,7 @@
 // and takes those of other ranks in order of arrival. A tile may need rows of several ranks, and awaits each.
 #include "fused.hpp"
 #include "planner/common/pools.hpp"
+#include "planner/common/routed_rows.hpp"
 
 namespace shingle::planner {
 namespace {
@@ -61,8 +62,7 @@ void fuse_dispatch(FusedBuilder& build, const Machine& machine) {
   const Problem& p = build.problem();
   const Routing& routing = *p.routing;
   const std::int32_t helpers = build.helpers();
-  std::vector<std::int64_t> received;
-  for (int r = 0; r < p.world; ++r) received.push_back(routing.received(r));
+  const std::vector<std::int64_t> received = RoutedRows(routing).received;
   const std::int32_t gathered = build.buffer("gathered", received, p.k);
   const std::int32_t product =
       build.needs_finishing() ? build.buffer("product", received, build.product_cols()) : build.out;

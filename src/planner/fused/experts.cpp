@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "planner/common/routed_rows.hpp"
 #include "planner/common/slots.hpp"
 #include "token_dispatch.hpp"
 
@@ -18,16 +19,12 @@ class Experts {
  public:
   Experts(FusedBuilder& build, const Machine& machine)
       : build_(build), p_(build.problem()), routing_(*p_.routing), machine_(machine), handshake_(build) {
-    std::vector<std::int64_t> routed, received;
-    for (int r = 0; r < p_.world; ++r) {
-      routed.push_back(routing_.rows(r));
-      received.push_back(routing_.received(r));
-    }
+    const RoutedRows rows(routing_);
     if (p_.has_slots()) slots_.emplace(build);
     if (p_.traits().before) dispatch_.emplace(build, slots_ ? &*slots_ : nullptr);
-    if (p_.traits().chains()) hidden_ = build.buffer("hidden", received, p_.inner);
+    if (p_.traits().chains()) hidden_ = build.buffer("hidden", rows.received, p_.inner);
     if (p_.traits().after) {
-      products_ = build.buffer("products", routed, p_.n);
+      products_ = build.buffer("products", rows.sent, p_.n);
       tiles_.assign(static_cast<std::size_t>(p_.world), 0);
       stored_ = build.counter("stored", p_.world);
     }

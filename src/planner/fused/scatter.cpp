@@ -2,6 +2,7 @@
 // restore. If peers cannot access the output, rows go to internal memory. From there they are copied to the
 // output, one band of columns at a time, when all ranks have computed the band.
 #include "fused.hpp"
+#include "planner/common/routed_rows.hpp"
 
 namespace shingle::planner {
 namespace {
@@ -21,12 +22,10 @@ class Scatter {
           ceil_div(ceil_div(cols, smaller(tile.cols, cols)), std::int64_t{order_.swizzle} * order_.cluster_n);
     turns_of_band_ = ceil_div(turns_, most_bands);
     bands_ = ceil_div(turns_, turns_of_band_);
-    std::vector<std::int64_t> received;
-    for (int r = 0; r < p.world; ++r) {
-      received.push_back(p.routing->received(r));
-      everyone_.push_back(r);
-    }
-    target_ = build.needs_finishing() || fills_ ? build.buffer("received", received, cols) : build.out;
+    for (int r = 0; r < p.world; ++r) everyone_.push_back(r);
+    target_ = build.needs_finishing() || fills_
+                  ? build.buffer("received", RoutedRows(*p.routing).received, cols)
+                  : build.out;
     stored_ = build.counter("stored", p.world * bands_);
   }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "planner/common/pools.hpp"
+#include "planner/common/routed_rows.hpp"
 #include "planner/common/slots.hpp"
 #include "sequential.hpp"
 
@@ -14,22 +15,18 @@ namespace {
 class Sequence {
  public:
   Sequence(Builder& build, const Machine& machine)
-      : build_(build), p_(build.problem()), routing_(*p_.routing), machine_(machine) {
-    std::vector<std::int64_t> routed, received;
-    for (int r = 0; r < p_.world; ++r) {
-      routed.push_back(routing_.rows(r));
-      received.push_back(routing_.received(r));
-    }
+      : build_(build),
+        p_(build.problem()),
+        routing_(*p_.routing),
+        machine_(machine),
+        rows_(routing_),
+        buffers_(build, rows_) {
     if (p_.traits().before) {
-      packed_ = build.buffer("packed", routed, p_.k);
-      arrivals_ = build.buffer("arrivals", received, p_.k);
       sent_ = build.counter("packed", 1);
       arrived_ = build.counter("arrived", 1);
     }
-    if (p_.traits().chains()) hidden_ = build.buffer("hidden", received, p_.inner);
+    if (p_.traits().chains()) hidden_ = build.buffer("hidden", rows_.received, p_.inner);
     if (p_.traits().after) {
-      products_ = build.buffer("products", received, p_.n);
-      returns_ = build.buffer("returns", routed, p_.n);
       computed_ = build.counter("computed", 1);
       returned_ = build.counter("returned", 1);
     }
@@ -46,7 +43,7 @@ class Sequence {
     build_.step(rank, compute_lane, packing(rank));
     hand_over(build_, rank, sent_, compute_lane, communicate_lane);
     if (slots_) slots_->exchange_counts(rank);
-    exchange(rank, packed_, arrivals_, true);
+    exchange(rank, buffers_.packed, buffers_.arrivals, true);
     hand_over(build_, rank, arrived_, communicate_lane, compute_lane);
   }
 
@@ -61,16 +58,17 @@ class Sequence {
   /// The products of a rank. Rows arrive by source, and leave by source.
   void multiply(int rank) const {
     const bool chains = p_.traits().chains();
-    const std::int32_t result = p_.traits().after ? products_ : build_.out;
+    const std::int32_t result = p_.traits().after ? buffers_.products : build_.out;
     std::vector<RowGroup> groups =
         p_.traits().before ? groups_by_source(routing_, rank) : groups_to_source(routing_, rank);
     if (chains) {
-      add(build_.up_gemm(rank, build_.one_tile(1, p_.inner), {}, in_place(hidden_, rank)), arrivals_, groups);
+      add(build_.up_gemm(rank, build_.one_tile(1, p_.inner), {}, in_place(hidden_, rank)), buffers_.arrivals,
+          groups);
       for (RowGroup& group : groups) std::swap(group.a_row, group.row);
     }
     add(build_.gemm(rank, build_.one_tile(1), {}, in_place(result, rank)),
         chains               ? hidden_
-        : p_.traits().before ? arrivals_
+        : p_.traits().before ? buffers_.arrivals
                              : build_.a,
         std::move(groups));
     if (slots_) slots_->return_counts(rank);
@@ -79,9 +77,9 @@ class Sequence {
   /// Products back to the ranks of their tokens, and their sums there.
   void combine(int rank) const {
     hand_over(build_, rank, computed_, compute_lane, communicate_lane);
-    exchange(rank, products_, returns_, false);
+    exchange(rank, buffers_.products, buffers_.returns, false);
     hand_over(build_, rank, returned_, communicate_lane, compute_lane);
-    const Slice returns = build_.all(returns_, rank);
+    const Slice returns = build_.all(buffers_.returns, rank);
     if (slots_) return build_.step(rank, compute_lane, slots_->combine(rank, returns));
     Elementwise pass = planner::combine(build_.row_blocks(p_.out_rows(rank), p_.n),
                                         build_.all(build_.topk_weights, rank), build_.all(build_.out, rank));
@@ -98,7 +96,7 @@ class Sequence {
   /// The pass that sorts a rank's tokens by expert. Slots are in this order.
   Elementwise packing(int rank) const {
     const TileGrid grid = build_.row_blocks(routing_.rows(rank), p_.k);
-    const Slice packed = build_.all(packed_, rank);
+    const Slice packed = build_.all(buffers_.packed, rank);
     if (!slots_)
       return pack(routing_, rank, grid, rows_of_tokens(p_, rank, build_.all(build_.a, rank)), packed);
     Elementwise pass;
@@ -131,7 +129,9 @@ class Sequence {
   const Routing& routing_;
   const Machine& machine_;
   std::optional<Slots> slots_;
-  std::int32_t packed_ = -1, arrivals_ = -1, hidden_ = -1, products_ = -1, returns_ = -1;  // buffers
+  const RoutedRows rows_;
+  const RoutedBuffers buffers_;
+  std::int32_t hidden_ = -1;  // buffer
   std::int32_t sent_ = -1, arrived_ = -1, computed_ = -1, returned_ = -1, assigned_ = -1,
                counted_ = -1;  // counters
 };

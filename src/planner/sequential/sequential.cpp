@@ -2,6 +2,7 @@
 #include "sequential.hpp"
 #include "planner/common/mlp.hpp"
 #include "planner/common/pools.hpp"
+#include "planner/common/routed_rows.hpp"
 #include "planner/common/shard.hpp"
 #include "planner/common/ulysses.hpp"
 #include "planner/workload/workload.hpp"
@@ -97,11 +98,7 @@ void sequential_allgather(Builder& build) {
 void sequential_alltoall(Builder& build) {
   const Problem& p = build.problem();
   const Routing& routing = *p.routing;
-  std::vector<std::int64_t> sent, received_rows;
-  for (int r = 0; r < p.world; ++r) {
-    sent.push_back(routing.rows(r));
-    received_rows.push_back(routing.received(r));
-  }
+  const auto [sent, received_rows] = planner::RoutedRows(routing);
   const std::int32_t product = build.buffer("product", sent, build.product_cols());
   const std::int32_t packed = build.buffer("packed", sent, build.product_cols());
   const bool direct = !build.needs_finishing();
@@ -136,11 +133,7 @@ void plan_dispatch(Builder& build) {
   const Problem& p = build.problem();
   const Routing& routing = *p.routing;
   const bool finishing = build.needs_finishing();
-  std::vector<std::int64_t> sent, received;
-  for (int r = 0; r < p.world; ++r) {
-    sent.push_back(routing.rows(r));
-    received.push_back(routing.received(r));
-  }
+  const auto [sent, received] = planner::RoutedRows(routing);
   const std::int32_t packed = build.buffer("packed", sent, p.k);
   const std::int32_t arrivals = build.buffer("arrivals", received, p.k);
   const std::int32_t product =

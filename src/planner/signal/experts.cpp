@@ -8,6 +8,7 @@
 #include "grid.hpp"
 #include "planner/common/expert_chunks.hpp"
 #include "planner/common/experts.hpp"
+#include "planner/common/routed_rows.hpp"
 
 namespace shingle::planner {
 namespace {
@@ -91,9 +92,8 @@ Result<Plan> signal_experts(const Problem& problem, const Machine& machine, cons
   ParamBuilder<SignalParams> build(problem, machine, chosen);
   const OperatorTraits& traits = problem.traits();
   const auto groups = expert_chunks(build, machine, params.tile, chosen.group_waves);
-  std::vector<std::int64_t> received;
-  for (int r = 0; r < problem.world; ++r) received.push_back(problem.routing->received(r));
-  const std::int32_t hidden = traits.chains() ? build.buffer("hidden", received, problem.inner) : -1;
+  const std::int32_t hidden =
+      traits.chains() ? build.buffer("hidden", RoutedRows(*problem.routing).received, problem.inner) : -1;
   const std::int32_t arrived = traits.before ? build.counter("arrived", groups->chunks()) : -1;
   const std::int32_t computed = traits.after ? build.counter("computed", groups->chunks()) : -1;
   const std::int32_t returned = traits.after ? build.counter("returned", 1) : -1;
