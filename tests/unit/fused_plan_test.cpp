@@ -362,6 +362,31 @@ TEST(FusedPlan, OneShotHasNothingToRotate) {
   EXPECT_EQ(chosen(plan).comm_order, CommOrder::ring);
 }
 
+/// Sources that the pass with the norm sums on each rank.
+std::vector<std::size_t> summed_with_the_norm(const Plan& plan) {
+  std::vector<std::size_t> sources;
+  for (const RankPlan& rank : plan.ranks)
+    for (const Lane& lane : rank.lanes)
+      for (const Step& step : lane.steps)
+        if (const auto* pass = std::get_if<Elementwise>(&step); pass != nullptr && pass->norm.enabled)
+          sources.push_back(pass->from.size());
+  return sources;
+}
+
+TEST(FusedPlan, OneShotSumsInThePassOfANorm) {
+  Problem normed = problem(Op::gemm_allreduce, 3, 64);
+  normed.norm = {true, true};
+  const auto plan = [&](std::int32_t helpers) {
+    return plan_fused(normed, machine(8), {.helpers = helpers, .one_shot = true}).value();
+  };
+  const Plan at_once = plan(FusedParams::no_helpers), apart = plan(2);
+  EXPECT_EQ(summed_with_the_norm(at_once), std::vector<std::size_t>(3, 3));
+  EXPECT_EQ(summed_with_the_norm(apart), std::vector<std::size_t>(3, 1)) << "helpers sum beside the product";
+  EXPECT_LT(at_once.buffers.size(), apart.buffers.size()) << "sums need no buffer";
+  EXPECT_TRUE(verify(at_once));
+  EXPECT_TRUE(verify(apart));
+}
+
 TEST(FusedPlan, OneShotIsForFewRowsOnASlowToStartLink) {
   Machine slow = machine(8);
   slow.link = {10, 50};  // GB/s, us
