@@ -78,14 +78,11 @@ struct ElementwiseArgs {
 };
 
 /// Layout of a row-wise pass: a CTA has `slices` groups of `threads` threads, and each group works on one
-/// row. Each has `slice_bytes` of dynamic shared memory. For a norm, it keeps its row there, `cached` floats,
-/// or if `fetches`, the next row's sources.
+/// row. For a norm, each group keeps its row in `cached` floats of dynamic shared memory.
 struct RowLayout {
   std::int32_t threads = 0;
   std::int32_t slices = 0;
   std::int32_t cached = 0;
-  std::int32_t slice_bytes = 0;
-  bool fetches = false;
   std::uint64_t reciprocal = 0;  ///< ⌊2³² / tile_cols⌋ + 1; 0 if there is one column of tiles
 };
 

@@ -26,28 +26,15 @@ bool consistent(const ElementwiseArgs& args) {
 }
 
 /// Threads: enough to read a row in one batch. Slices: enough for all rows in one wave of CTAs. Both have the
-/// limits of a CTA, which may have `most_shared` bytes.
-RowLayout row_layout(const ElementwiseArgs& args, std::int64_t rows, int workers, int most_shared) {
-  constexpr int own = 8 << 10;  // of the kernel
+/// limit of a CTA.
+RowLayout row_layout(const ElementwiseArgs& args, std::int64_t rows, int workers) {
   const bool gated = args.activate == Activate::swiglu;
-  const int length = 16 / size_of(args.type), batch = row_batch(gated);
+  const int length = 16 / size_of(args.type);
   const int chunks = ceil_div(gated ? args.cols / 2 : args.cols, length);
   RowLayout layout;
-  layout.threads = std::min(ceil_div(ceil_div(chunks, batch), 32) * 32, max_row_threads);
+  layout.threads = std::min(ceil_div(ceil_div(chunks, row_batch(gated)), 32) * 32, max_row_threads);
   layout.slices = std::clamp(ceil_div(rows, workers), 1, max_row_threads / layout.threads);
   layout.cached = args.norm ? chunks * length : 0;
-  layout.slice_bytes = layout.cached * static_cast<int>(sizeof(float));
-  // Chunks of a row for each source, or gates and ups, and for the residual.
-  const std::int64_t fetched =
-      std::int64_t{args.source_count} * (gated ? 2 : 1) * size_of(args.source_type) / size_of(args.type) +
-      (args.has_residual ? 1 : 0);
-  const std::int64_t bytes =
-      std::max<std::int64_t>(fetched * batch * layout.threads * 16, layout.slice_bytes);
-  layout.fetches = chunks <= batch * layout.threads && bytes <= most_shared - own;
-  if (layout.fetches) {
-    layout.slice_bytes = static_cast<std::int32_t>(bytes);
-    layout.slices = std::min(layout.slices, (most_shared - own) / layout.slice_bytes);
-  }
   if (args.tiles_n > 1)
     layout.reciprocal = (std::uint64_t{1} << 32) / static_cast<std::uint64_t>(args.tile_cols) + 1;
   return layout;
@@ -108,11 +95,10 @@ cudaError_t prepare_elementwise(const ElementwiseArgs& args, ElementwiseLaunch& 
     return cudaSuccess;
   }
   const std::int64_t rows = std::min(args.last * args.tile_rows, args.rows) - args.first * args.tile_rows;
-  at.rows =
-      row_layout(args, rows, args.ctas > 0 ? std::min(args.ctas, facts.sms) : facts.sms, facts.most_shared);
+  at.rows = row_layout(args, rows, args.ctas > 0 ? std::min(args.ctas, facts.sms) : facts.sms);
   at.kernel = find_rows_kernel(args);
   at.threads = at.rows.slices * at.rows.threads;
-  at.shared_bytes = static_cast<std::size_t>(at.rows.slices) * static_cast<std::size_t>(at.rows.slice_bytes);
+  at.shared_bytes = static_cast<std::size_t>(at.rows.slices) * at.rows.cached * sizeof(float);
   return count_ctas(at, ceil_div(rows, at.rows.slices), args.ctas, facts.sms);
 }
 

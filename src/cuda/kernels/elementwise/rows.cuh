@@ -10,10 +10,8 @@
 //      each row.
 //   3. Every thread scales its chunks, rounds once and stores them.
 //
-// Most rows fit into one batch and consist of whole chunks. A thread copies such a row's chunks to shared
-// memory while the row before is under way, and then keeps them in registers: each of its 16 bytes of shared
-// memory is its own. Of other rows, a thread keeps its chunks in shared memory from phase 1 to phase 3, and
-// looks at the end of each.
+// Most rows fit into one batch and consist of whole, aligned chunks. Their chunks stay in registers. In other
+// rows, a thread keeps its chunks in shared memory, and looks at the address and the end of each.
 //
 // Memory order: none needed, as all inputs are complete before the kernel starts.
 //
@@ -24,7 +22,6 @@
 #include "activation.cuh"
 #include "chunk.cuh"
 #include "cuda/kernels/ptx/barrier.cuh"
-#include "cuda/kernels/ptx/shared.cuh"
 #include "kernels.hpp"
 #include "route.cuh"
 
@@ -71,6 +68,25 @@ struct RowPass {
     return at == nullptr ? nullptr : at + offset * std::int64_t{sizeof(S)};
   }
 
+  /// True if the source's row may lie in several places.
+  __device__ bool tiled(const Route& source) const { return source.by_tile && args.tiles_n > 1; }
+  /// True if the row fits into one batch of whole chunks, at multiples of 16 bytes.
+  __device__ bool fits() const {
+    if (out_cols % length != 0 || out_cols > batch * layout.threads * length) return false;
+    bool fits = aligned(args.bias) && aligned(args.norm_weight);
+    const auto check = [&](const Route& route) {
+      for (int d = 0; d < route.dests; ++d) fits = fits && aligned(row_at(route, d));
+    };
+    check(args.to);
+    if (args.has_residual) check(args.residual), check(args.sum);
+    for (int s = 0; s < args.source_count; ++s)
+      if (!tiled(sources[s])) {
+        const char* const at = source_at(sources[s], 0, 0);
+        fits = fits && at != nullptr && aligned(at);
+      }
+    return fits;
+  }
+
   /// Loads `count` elements of a source. A chunk that crosses tiles (if tile_cols is not a multiple of its
   /// length) is loaded element by element.
   __device__ void load_source(const Route& source, int col, int count, Chunk<S, length>& chunk) const {
@@ -90,10 +106,15 @@ struct RowPass {
   /// Number of a chunk's elements that exist; 0 or less beyond the row.
   __device__ int left_at(int chunk) const { return min(out_cols - col_of(chunk), length); }
 
-  template <Reuse reuse>
+  /// `whole`: as fits() says.
+  template <Reuse reuse, bool whole>
   __device__ Chunk<T, length> vector(const void* base, int col, int count) const {
+    const char* const at = static_cast<const char*>(base) + col * std::int64_t{sizeof(T)};
     Chunk<T, length> chunk;
-    load<reuse>(chunk, static_cast<const char*>(base) + col * std::int64_t{sizeof(T)}, count);
+    if constexpr (whole)
+      load_whole<reuse>(chunk, at);
+    else
+      load<reuse>(chunk, at, count);
     return chunk;
   }
 
@@ -105,32 +126,39 @@ struct RowPass {
       if (const int c = first + j * layout.threads; left_at(c) > 0) act(j, c);
   }
 
-  __device__ __forceinline__ void add_bias(int first, int shift, Batch& x) const {
-    if (args.bias == nullptr) return;
-    each(first,
-         [&](int j, int c) { add(x[j], vector<Reuse::often>(args.bias, shift + col_of(c), left_at(c))); });
-  }
-
   /// Adds the sources and the bias to a batch of chunks. The output's first column is column `shift` of the
   /// grid.
+  template <bool whole>
   __device__ __forceinline__ void gather(int first, int shift, Batch& x) const {
     for (int s = 0; s < args.source_count; ++s) {
       Chunk<S, length> chunk[batch];
-      each(first, [&](int j, int c) { load_source(sources[s], shift + col_of(c), left_at(c), chunk[j]); });
+      if (whole && !tiled(sources[s])) {
+        const char* const row = source_at(sources[s], 0, shift);
+        each(first, [&](int j, int c) { load_whole(chunk[j], row + col_of(c) * std::int64_t{sizeof(S)}); });
+      } else {
+        each(first, [&](int j, int c) { load_source(sources[s], shift + col_of(c), left_at(c), chunk[j]); });
+      }
 #pragma unroll
       for (int j = 0; j < batch; ++j) add(x[j], chunk[j]);
     }
-    add_bias(first, shift, x);
+    if (args.bias == nullptr) return;
+    each(first, [&](int j, int c) {
+      add(x[j], vector<Reuse::often, whole>(args.bias, shift + col_of(c), left_at(c)));
+    });
   }
 
-  /// Phase 1 of a batch, up to the sum, with `gather(shift, x)` for the sources and the bias.
-  template <class Gather>
-  __device__ __forceinline__ void finish(const Chunk<T, length> (&residual)[batch], Gather&& gather,
-                                         Batch& x) const {
-    gather(0, x);
+  /// Phase 1 of a batch, up to the sum. Elements beyond the row become zero.
+  template <bool whole>
+  __device__ __forceinline__ void finish(int first, Batch& x) const {
+    Chunk<T, length> residual[batch];
+    if (args.has_residual) {
+      const char* const at = row_at(args.residual);
+      each(first, [&](int j, int c) { residual[j] = vector<Reuse::once, whole>(at, col_of(c), left_at(c)); });
+    }
+    gather<whole>(first, 0, x);
     if constexpr (gated) {
       Batch up = {};
-      gather(out_cols, up);
+      gather<whole>(first, out_cols, up);
 #pragma unroll
       for (int j = 0; j < batch; ++j)
 #pragma unroll
@@ -150,17 +178,43 @@ struct RowPass {
         store(result, to + col_of(chunk) * std::int64_t{sizeof(T)}, left_at(chunk));
   }
 
+  /// Stores a batch of whole chunks.
+  __device__ __forceinline__ void store_batch(const Route& route, const Batch& x) const {
+    for (int d = 0; d < route.dests; ++d) {
+      char* const to = row_at(route, d);
+      if (to == nullptr) continue;
+      each(lane,
+           [&](int j, int c) { store_whole(narrowed<T>(x[j]), to + col_of(c) * std::int64_t{sizeof(T)}); });
+    }
+  }
+
+  /// All phases of a row that fits.
+  __device__ __forceinline__ void run_at_once(float* warps) const {
+    Batch x = {};
+    finish<true>(lane, x);
+    if (args.has_residual) store_batch(args.sum, x);
+    if (args.norm) {
+      float squares = 0;
+#pragma unroll
+      for (int j = 0; j < batch; ++j)
+#pragma unroll
+        for (int i = 0; i < length; ++i) squares += x[j][i] * x[j][i];
+      const float inverse = inverse_of(squares, warps);
+      each(lane, [&](int j, int c) {
+        const Chunk<T, length> weight = vector<Reuse::often, true>(args.norm_weight, col_of(c), length);
+#pragma unroll
+        for (int i = 0; i < length; ++i) x[j][i] *= inverse * widened(weight, i);
+      });
+    }
+    store_batch(args.to, x);
+  }
+
   /// Phase 1. Returns the thread's part of the sum of squares.
   __device__ __forceinline__ float gather_row() const {
     float squares = 0;
     for (int first = lane; left_at(first) > 0; first += batch * layout.threads) {
-      Chunk<T, length> residual[batch];
-      if (args.has_residual) {
-        const char* const at = row_at(args.residual);
-        each(first, [&](int j, int c) { residual[j] = vector<Reuse::once>(at, col_of(c), left_at(c)); });
-      }
-      Batch x = {};  // zero beyond the row
-      finish(residual, [&](int shift, Batch& to) { gather(first, shift, to); }, x);
+      Batch x = {};
+      finish<false>(first, x);
 #pragma unroll
       for (int j = 0; j < batch; ++j) {
         const int c = first + j * layout.threads;
@@ -204,7 +258,7 @@ struct RowPass {
   __device__ __forceinline__ void scale_row(float inverse) const {
 #pragma unroll 2
     for (int c = lane; left_at(c) > 0; c += layout.threads) {
-      const Chunk<T, length> weight = vector<Reuse::often>(args.norm_weight, col_of(c), left_at(c));
+      const Chunk<T, length> weight = vector<Reuse::often, false>(args.norm_weight, col_of(c), left_at(c));
       float x[length];
 #pragma unroll
       for (int i = 0; i < length; i += 4) {
@@ -224,135 +278,10 @@ struct RowPass {
     return false;
   }
 
-  __device__ __forceinline__ void run_in_batches(float* warps) const {
+  __device__ __forceinline__ void run(float* warps) const {
+    if (fits()) return run_at_once(warps);
     const float squares = gather_row();
     if (args.norm) scale_row(inverse_of(squares, warps));
-  }
-
-  // ---- Rows at once
-
-  static constexpr int source_parts = length * static_cast<int>(sizeof(S)) / vector_bytes;  // of a chunk
-  static constexpr int halves = gated ? 2 : 1;
-
-  /// True if the row fits into one batch of whole chunks, stored at multiples of 16 bytes.
-  __device__ bool at_once() const {
-    if (!layout.fetches || out_cols % length != 0 || args.tile_cols % length != 0) return false;
-    bool fits = true;
-    const auto check = [&](const Route& route) {
-      for (int d = 0; d < route.dests; ++d) fits = fits && aligned(row_at(route, d));
-    };
-    check(args.to);
-    if (args.has_residual) check(args.sum);
-    return fits;
-  }
-
-  /// Where 16 bytes of the thread's j-th chunk land. `part` counts those of all matrices.
-  __device__ std::uint32_t landing(int part, int j) const {
-    return ptx::shared_address(cache) +
-           static_cast<std::uint32_t>(((part * batch + j) * layout.threads + lane) * vector_bytes);
-  }
-  template <class E>
-  __device__ void fetch_chunk(const char* at, int part, int j) const {
-    constexpr int parts = length * static_cast<int>(sizeof(E)) / vector_bytes;
-    if (at != nullptr && aligned(at)) {
-#pragma unroll
-      for (int i = 0; i < parts; ++i) ptx::copy_async(landing(part + i, j), at + i * vector_bytes);
-      return;
-    }
-    Chunk<E, length> chunk;
-    if (at != nullptr) load(chunk, at, length);
-#pragma unroll
-    for (int i = 0; i < parts; ++i)
-      ptx::st_shared_v4(landing(part + i, j), {chunk.word[4 * i], chunk.word[4 * i + 1],
-                                               chunk.word[4 * i + 2], chunk.word[4 * i + 3]});
-  }
-  /// Starts the copies of the row's sources and residual to shared memory.
-  __device__ __forceinline__ void fetch() const {
-    for (int s = 0; s < args.source_count; ++s)
-#pragma unroll
-      for (int half = 0; half < halves; ++half) {
-        const int shift = half * out_cols, part = (s * halves + half) * source_parts;
-        const bool tiled = sources[s].by_tile && args.tiles_n > 1;
-        const char* const row = tiled ? nullptr : source_at(sources[s], 0, shift);
-        each(lane, [&](int j, int c) {
-          const int col = shift + col_of(c);
-          const char* const at = tiled            ? source_at(sources[s], tile_of(col), col)
-                                 : row == nullptr ? nullptr
-                                                  : row + col_of(c) * std::int64_t{sizeof(S)};
-          fetch_chunk<S>(at, part, j);
-        });
-      }
-    if (!args.has_residual) return;
-    const char* const row = row_at(args.residual);
-    each(lane, [&](int j, int c) {
-      fetch_chunk<T>(row + col_of(c) * std::int64_t{sizeof(T)}, args.source_count * halves * source_parts, j);
-    });
-  }
-  template <class E>
-  __device__ Chunk<E, length> landed(int part, int j) const {
-    Chunk<E, length> chunk;
-#pragma unroll
-    for (int i = 0; i < chunk.words / 4; ++i) {
-      const uint4 bits = ptx::ld_shared_v4(landing(part + i, j));
-      chunk.word[4 * i] = bits.x, chunk.word[4 * i + 1] = bits.y;
-      chunk.word[4 * i + 2] = bits.z, chunk.word[4 * i + 3] = bits.w;
-    }
-    return chunk;
-  }
-  __device__ __forceinline__ void store_batch(const Route& route, const Batch& x) const {
-    for (int d = 0; d < route.dests; ++d) {
-      char* const to = row_at(route, d);
-      if (to == nullptr) continue;
-      each(lane,
-           [&](int j, int c) { store_whole(narrowed<T>(x[j]), to + col_of(c) * std::int64_t{sizeof(T)}); });
-    }
-  }
-
-  /// All phases of a row that was fetched. If `fetch_next`, fetches the next row once this row's chunks are
-  /// in registers.
-  __device__ __forceinline__ void run_at_once(float* warps, bool fetch_next, const RowPass& next) const {
-    ptx::await_copies();
-    Chunk<T, length> residual[batch];
-    if (args.has_residual)
-      each(lane, [&](int j, int) { residual[j] = landed<T>(args.source_count * halves * source_parts, j); });
-    Batch x = {};
-    finish(
-        residual,
-        [&](int shift, Batch& to) {
-          for (int s = 0; s < args.source_count; ++s)
-            each(lane, [&](int j, int) {
-              add(to[j], landed<S>((s * halves + (shift > 0 ? 1 : 0)) * source_parts, j));
-            });
-          add_bias(lane, shift, to);
-        },
-        x);
-    if (fetch_next) next.fetch();
-    if (args.has_residual) store_batch(args.sum, x);
-    if (args.norm) {
-      float squares = 0;
-#pragma unroll
-      for (int j = 0; j < batch; ++j)
-#pragma unroll
-        for (int i = 0; i < length; ++i) squares += x[j][i] * x[j][i];
-      const float inverse = inverse_of(squares, warps);
-      each(lane, [&](int j, int c) {
-        const Chunk<T, length> weight = vector<Reuse::often>(args.norm_weight, col_of(c), length);
-#pragma unroll
-        for (int i = 0; i < length; ++i) x[j][i] *= inverse * widened(weight, i);
-      });
-    }
-    store_batch(args.to, x);
-  }
-
-  /// Goes to a row of the matrix.
-  __device__ void go_to(int at) { m = at / args.tile_rows, row = at % args.tile_rows; }
-  /// Goes to the first row from `at` on that is stored, and returns it; `end` if there is none.
-  __device__ int find(int at, int end) {
-    for (; at < end; ++at) {
-      go_to(at);
-      if (goes_somewhere()) break;
-    }
-    return at;
   }
 };
 
@@ -376,24 +305,17 @@ __global__ void __launch_bounds__(max_row_threads, 1)
   RowPass<S, T, gated> pass{args,
                             sources,
                             layout,
-                            cache + slice * (layout.slice_bytes / vector_bytes),
+                            cache + slice * (layout.cached / 4),
                             slice,
                             static_cast<int>(threadIdx.x) % layout.threads,
                             static_cast<int>(gated ? args.cols / 2 : args.cols)};
-  bool fetched = false;
-  for (int row = pass.find(begin, end), turn = 0; row < end; turn ^= 1) {
-    float* const warps = sums[slice].of[turn];
-    RowPass<S, T, gated> next = pass;
-    row = next.find(row + 1, end);
-    if (pass.at_once()) {
-      if (!fetched) pass.fetch();
-      fetched = row < end && next.at_once();
-      pass.run_at_once(warps, fetched, next);
-    } else {
-      pass.run_in_batches(warps);
-      fetched = false;
-    }
-    pass.go_to(row);
+  int turn = 0;
+  for (int row = begin; row < end; ++row) {
+    pass.m = row / args.tile_rows;
+    pass.row = row % args.tile_rows;
+    if (!pass.goes_somewhere()) continue;
+    pass.run(sums[slice].of[turn]);
+    turn ^= 1;
   }
 }
 
