@@ -204,8 +204,9 @@ class HookedGemm {
       for (const std::int64_t offset : layout_.offsets())
         table.push_back(offset < 0 ? nullptr : out + offset);
       table_ = upload(table);
-      args.out = {
-          nullptr, table_.get<char*>(), layout_.row_bytes(), layout_.piece_rows(), layout_.pieces(), 1, true};
+      args.out = {.table = table_.get<char*>(), .row_bytes = layout_.row_bytes()};
+      args.out.piece_rows = layout_.piece_rows(), args.out.pieces = layout_.pieces();
+      args.out.by_tile = true;
     }
     std::vector<TileAt> tiles;
     std::vector<std::uint32_t*> signals;

@@ -160,6 +160,7 @@ def check(graphs, what):
 
 
 def measure(model, rows, form, backward, world, args):
+    torch.compiler.reset()  # each case compiles for its shape; there is a limit to recompilations
     torch.manual_seed(dist.get_rank())
     layers = [make_layer(model, world) for _ in range(LAYERS)]
     own = rows // world if form == "sequence" else rows

@@ -238,7 +238,7 @@ const std::set<std::string> figures{"workers",       "collective_workers",
                                     "picking_rate",  "split_us",
                                     "hooked_us",     "store_gbps",
                                     "early_kernels", "contention_samples",
-                                    "throttle"};
+                                    "throttle",      "parts_gbps"};
 
 /// Checks that every figure has a source, and that every source belongs to a figure.
 void check_sources(const Json& json, const Machine& machine) {
@@ -299,6 +299,7 @@ Machine read(const Json& json) {
   machine.pass_gbps = rate(fields, "pass_gbps");
   machine.store_gbps = rate(fields, "store_gbps");
   machine.reduce_gbps = rate(fields, "reduce_gbps");
+  machine.parts_gbps = rate(fields, "parts_gbps");
   if (const Json* throttle = fields.object({"throttle"}))
     machine.throttle = within("throttle", [&] {
       allow_only(*throttle, {"after_us", "rate"});

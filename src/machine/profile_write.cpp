@@ -132,6 +132,7 @@ std::string to_json(const Machine& m) {
   if (m.store_gbps > 0) json["store_gbps"] = m.store_gbps;
   if (m.pass_gbps > 0) json["pass_gbps"] = m.pass_gbps;
   if (m.reduce_gbps > 0) json["reduce_gbps"] = m.reduce_gbps;
+  if (m.parts_gbps > 0) json["parts_gbps"] = m.parts_gbps;
   if (!m.whole_tiles) json["whole_tiles"] = false;
   if (m.hooked_us > 0) json["hooked_us"] = m.hooked_us;
   if (m.split_us > 0) json["split_us"] = m.split_us;

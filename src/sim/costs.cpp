@@ -214,10 +214,12 @@ double Costs::items_us(const Step& step, std::int64_t first, std::int64_t last, 
 
 double Costs::adding_us(const Gemm& gemm, std::int64_t item, bool awaited) const {
   const TileRect rect = tile_of(gemm, item).rect;
-  const double parts = static_cast<double>(gemm.sums.from.size()) + (awaited ? 1 : 0);
-  const double read = parts * area(rect.rows, rect.cols) * width_of(gemm.sums.to.front().slice);
+  const double parts = static_cast<double>(gemm.sums.from.size());
+  const double part = area(rect.rows, rect.cols) * width_of(gemm.sums.to.front().slice);
+  const double read = (parts + (awaited ? 1 : 0)) * part;
   const double gbps = machine_.reduce_gbps > 0 ? machine_.reduce_gbps : machine_.pass_gbps;
-  return gbps > 0 ? read / (gbps * 1e3) : memory_us(read) / 2;
+  const double landed_us = machine_.parts_gbps > 0 ? (parts - 1) * part / (machine_.parts_gbps * 1e3) : 0;
+  return (gbps > 0 ? read / (gbps * 1e3) : memory_us(read) / 2) + landed_us;
 }
 
 double Costs::assign_us(const AssignSlots& step) const {

@@ -151,6 +151,7 @@ TEST(Profile, HoldsTopologyAndContention) {
   machine.ranks = 64;
   machine.pass_gbps = 90.5;
   machine.reduce_gbps = 60.5;
+  machine.parts_gbps = 7.5;
   machine.whole_tiles = false;
   machine.attention = {{{1024, 2048, 8, 128, true}, 0.5}, {{1024, 1024, 8, 64, false, true}, 0.75}};
   machine.library_rate = 1.02;

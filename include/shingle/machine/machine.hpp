@@ -124,6 +124,9 @@ struct Machine {
   double pass_gbps = 0;  ///< 1e9 bytes/s that one worker reads and writes in an elementwise pass; 0: only all
                          ///< workers together saturate memory
   double reduce_gbps = 0;  ///< pass_gbps of a pass that sums what several ranks stored; 0: as any pass
+  double parts_gbps = 0;   ///< 1e9 bytes/s at which one worker takes in another rank's part of a sum, in the
+                           ///< epilogue of a product: all parts but the first, for which the worker does not
+                           ///< wait. 0: no time beyond that of adding, which is as in a pass
   double store_gbps = 0;  ///< 1e9 bytes/s that all workers of a rank together reach when they store to remote
                           ///< memory; 0: the link's rate
   bool whole_tiles = true;  ///< true: a tile at the edge of a matrix takes as long as a whole one

@@ -248,12 +248,20 @@ bool tiles_span_sources(const Problem& p, const Machine& machine, const FusedPar
   return rows < static_cast<double>(planner::unit_rows(machine, params.tile, p.epilogue));
 }
 
+/// True if taking in the parts of an epilogue's sums takes no longer than a pass over all sources. Parts land
+/// one after another, and the product waits for all but the first.
+bool parts_land_in_time(const Problem& p, const Machine& machine) {
+  if (machine.parts_gbps == 0) return true;
+  const double gbps = machine.reduce_gbps > 0 ? machine.reduce_gbps : machine.pass_gbps;
+  return gbps == 0 || (p.world - 2) / machine.parts_gbps <= (p.world + 1) / gbps;
+}
+
 /// True if sums in the epilogue are faster than in a pass. Own tiles then come last, so other tiles must have
 /// arrived before: not if all tiles are computed at once. And links must not stand still meanwhile, if they
 /// are the bottleneck: sums that stay on their rank do not use them.
-bool own_tiles_can_wait(const Problem& p, const Product& product, bool bound) {
+bool own_tiles_can_wait(const Problem& p, const Machine& machine, const Product& product, bool bound) {
   constexpr double few = 2;
-  return product.waves >= few && !(bound && p.op != Op::gemm_allreduce);
+  return product.waves >= few && !(bound && p.op != Op::gemm_allreduce) && parts_land_in_time(p, machine);
 }
 
 /// Number of workers that copy arriving sums to the output beside the product: those that its last wave
@@ -292,7 +300,7 @@ FusedParams choose(const Problem& p, const Machine& machine, const FusedParams& 
     const auto where_to_sum = [&] {
       if (params.sums != SumsIn::automatic) return params.sums;
       return params.helpers == 0 && !asked && !why_not_in_epilogue(p, machine, chosen) &&
-                     own_tiles_can_wait(p, product, bound_by_links())
+                     own_tiles_can_wait(p, machine, product, bound_by_links())
                  ? SumsIn::epilogue
                  : SumsIn::pass;
     };
