@@ -115,6 +115,9 @@ CommKey comm_key(const Plan& plan, const Exchange& step);
 
 /// True if the step needs the instrumented GEMM kernel, because cuBLASLt lacks something that it asks for.
 bool instrumented(const Gemm& step);
+/// False if a product of the rank that waits at gates is launched in single CTAs: the SMs that it leaves may
+/// not be pairs. The plan is served.
+bool gated_products_leave_pairs(const Plan& plan, int rank);
 /// A GEMM of few rows that loads its weights early (kernels/skinny.hpp); null where cuBLASLt is as fast. The
 /// step has no hooks.
 std::unique_ptr<Command> make_skinny_gemm(const Context& context, const Gemm& step);
