@@ -51,6 +51,11 @@ def cuda_layers_2(record):
     return speedups(record, LAYERS_TP8, lambda contender: contender == "auto")
 
 
+@table("cuda-layers-4", "h200x4/layers_tp8")
+def cuda_layers_4(record):
+    return speedups(record, LAYERS_TP8, lambda contender: contender == "auto")
+
+
 @table("cuda-auto", "h200x2/suite")
 def cuda_auto(record):
     """Geometric mean and minimum of the speed-ups, and the number of shapes that stay sequential."""
