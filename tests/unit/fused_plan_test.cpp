@@ -412,6 +412,17 @@ TEST(FusedPlan, OneShotOfTwoRanksIsForFewSums) {
   EXPECT_TRUE(in_one_shot(512, 1024));
 }
 
+TEST(FusedPlan, PartsOfManyRanksAreSummedInAPass) {
+  Machine machine = machine_from_spec("h200x8");
+  const auto sums = [&](int world) {
+    return chosen(*plan_fused(large(Op::gemm_reducescatter, world, 8192, 3584), machine, {})).sums;
+  };
+  EXPECT_EQ(sums(2), SumsIn::epilogue) << "the only part lands while the tile is multiplied";
+  EXPECT_EQ(sums(4), SumsIn::pass) << "the product waits for two parts of each tile";
+  machine.parts_gbps = 0;
+  EXPECT_EQ(sums(4), SumsIn::epilogue) << "the machine does not say what they take";
+}
+
 TEST(FusedPlan, AsManySumForAllAsKeepUpWithTheProduct) {
   const Machine machine = machine_from_spec("h200x8");
   const auto helpers = [&](Op op, std::int64_t m, std::int64_t k) {

@@ -182,9 +182,9 @@ TEST(Profile, HoldsTopologyAndContention) {
                                  .product_beside_us = 510,
                                  .computation = ComputationKind::attention,
                                  .moved = {1e8, 2e8}}};
-  for (const char* of :
-       {"workers", "ranks", "pass_gbps", "reduce_gbps", "topology", "contention", "contention_samples",
-        "whole_tiles", "early_kernels", "attention", "library_rate", "library_tail", "tiles"})
+  for (const char* of : {"workers", "ranks", "pass_gbps", "reduce_gbps", "parts_gbps", "topology",
+                         "contention", "contention_samples", "whole_tiles", "early_kernels", "attention",
+                         "library_rate", "library_tail", "tiles"})
     machine.sources.push_back({of, Origin::assumed, "a test"});
   EXPECT_EQ(machine_from_json(to_json(machine)), machine);
   EXPECT_EQ(json::parse(to_json(machine))["topology"]["node"]["gbps"], 400);
@@ -194,9 +194,10 @@ TEST(Profile, HoldsTopologyAndContention) {
   machine.topology = {};
   machine.contention = {};
   machine.contention_samples.clear();
-  machine.pass_gbps = machine.reduce_gbps = 0;
+  machine.pass_gbps = machine.reduce_gbps = machine.parts_gbps = 0;
   EXPECT_EQ(machine_from_json(to_json(machine)), machine);
-  for (const char* key : {"topology", "contention", "contention_samples", "pass_gbps", "reduce_gbps"})
+  for (const char* key :
+       {"topology", "contention", "contention_samples", "pass_gbps", "reduce_gbps", "parts_gbps"})
     EXPECT_FALSE(json::parse(to_json(machine)).contains(key)) << key << " is left out at its default";
 }
 
