@@ -47,12 +47,8 @@ def cuda_sums_2(record):
 
 
 @table("cuda-layers-2", "h200x2/layers_tp8")
-def cuda_layers_2(record):
-    return speedups(record, LAYERS_TP8, lambda contender: contender == "auto")
-
-
 @table("cuda-layers-4", "h200x4/layers_tp8")
-def cuda_layers_4(record):
+def cuda_layers(record):
     return speedups(record, LAYERS_TP8, lambda contender: contender == "auto")
 
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <deque>
-#include <set>
 
 #include "contract_support.hpp"
 
@@ -191,6 +190,8 @@ TEST_P(BackendContract, RowsOfAMatrixMayLieApart) {
 /// addresses of the former.
 TEST_P(BackendContract, MatricesMayBeFreedAndOthersAllocatedAtTheirAddresses) {
   const auto executable = world->compile(copying_plan(ranks));
+  std::set<const void*> addresses;
+  bool again = false;
   for (int round = 0; round < 6; ++round) {
     const Role values = round % 2 == 0 ? Role::a : Role::b;
     const std::int64_t stride = round / 2 == 1 ? 11 : 8;
@@ -200,10 +201,12 @@ TEST_P(BackendContract, MatricesMayBeFreedAndOthersAllocatedAtTheirAddresses) {
       outputs.emplace_back(*world, rank, 9, 8, stride);
       executable->bind(rank, Role::a, inputs.back().memory());
       executable->bind(rank, Role::out, outputs.back().memory());
+      again = !addresses.insert(inputs.back().memory().data).second || again;
     }
     executable->run({.epochs = 2, .timeout_us = 20e6});
     for (ApartRows& output : outputs) output.expect(values);
   }
+  if (!again) GTEST_SKIP() << "the allocator gave no address twice";
 }
 
 /// Calls on one arena: other matrices each time, and no wait between them.

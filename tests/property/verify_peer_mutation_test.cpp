@@ -88,10 +88,18 @@ bool lower_gate(Plan& plan, Dice& dice) {
       });
 }
 
-/// Tiles are awaited of one source less than there are.
+bool gated_sum(const At& at, const Elementwise& pass) {
+  return any_sum(at, pass) && !pass.gates.empty();
+}
+
+/// Tiles are awaited of one source less than there are: at the gate of a sum, or in front of it.
 bool await_fewer_sources(Plan& plan, Dice& dice) {
-  const auto at = pick<Elementwise>(plan, dice, any_sum);
-  if (!at) return false;
+  const auto at = pick<Elementwise>(plan, dice, gated_sum);
+  if (!at)
+    return pick<Elementwise>(plan, dice, any_sum) &&
+           change<Await>(
+               plan, dice, [&](const At&, const Await& await) { return await.target > 1; },
+               [](Await& await) { --await.target; });
   for (Lane& lane : plan.ranks[static_cast<std::size_t>(at->rank)].lanes)
     for (Step& step : lane.steps)
       if (auto* pass = std::get_if<Elementwise>(&step); pass && pass->from.size() > 1)
@@ -268,7 +276,7 @@ bool exceed_workers(Plan& plan, Dice& dice) {
   return change<Gemm>(
              plan, dice, [](const At&, const Gemm& g) { return !g.gates.empty(); },
              [&](Gemm& g) { g.resources = {1, workers + 1}; }) ||
-         change<Elementwise>(plan, dice, any_sum, [&](Elementwise& e) { e.resources = {1, workers + 1}; });
+         change<Elementwise>(plan, dice, gated_sum, [&](Elementwise& e) { e.resources = {1, workers + 1}; });
 }
 
 const Mutation mutations[] = {{"drop an await of a peer's begin", drop_begun},

@@ -418,6 +418,7 @@ TEST(FusedPlan, PartsOfManyRanksAreSummedInAPass) {
     return chosen(*plan_fused(large(Op::gemm_reducescatter, world, 8192, 3584), machine, {})).sums;
   };
   EXPECT_EQ(sums(2), SumsIn::epilogue) << "the only part lands while the tile is multiplied";
+  EXPECT_EQ(sums(3), SumsIn::epilogue) << "the product waits for one part, and a pass reads three";
   EXPECT_EQ(sums(4), SumsIn::pass) << "the product waits for two parts of each tile";
   machine.parts_gbps = 0;
   EXPECT_EQ(sums(4), SumsIn::epilogue) << "the machine does not say what they take";

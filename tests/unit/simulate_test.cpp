@@ -34,6 +34,22 @@ double time(const Plan& plan, const Machine& on, const SimOptions& options = {})
   return simulate(plan, on, options).makespan_us;
 }
 
+TEST(Simulate, PartsOfAnEpiloguesSumsLandOneAfterAnother) {
+  Machine on = machine();
+  on.peer_memory = true;
+  on.reduce_gbps = 1;
+  const auto slower_us = [&](int world) {
+    const Problem four_waves = {
+        .op = Op::gemm_reducescatter, .world = world, .m = 100 * world, .n = 40, .k = 50};
+    const Plan plan = plan_fused(four_waves, on, {.sums = SumsIn::epilogue}).value();
+    Machine landing = on;
+    landing.parts_gbps = 0.4;
+    return time(plan, landing) - time(plan, on);
+  };
+  EXPECT_EQ(slower_us(2), 0) << "the only part lands while the tile is multiplied";
+  EXPECT_NEAR(slower_us(3), 4 * 1, 0.5) << "in each of four waves of own tiles, 400 bytes at 400 an us";
+}
+
 /// A hundred tiles on ten workers: ten waves of 10 us.
 constexpr double gemm_us = 100;
 /// 40 kB, of which half goes over the link twice, at 1000 bytes an us, each time after 2 us.

@@ -223,8 +223,9 @@ struct Fill {
 /// `send` (equal parts by rows) summed over ranks to rank i's `recv`. allgather: `send` of rank i to part i
 /// of `recv`. alltoall: consecutive rows of `send`, send_rows[i] of them to rank i; `recv` takes recv_rows[i]
 /// from rank i. Slices are whole rows of their buffers, so that they are contiguous. `resources.most` is the
-/// max. number of CTAs that NCCL may use; 0: NCCL chooses. `resources.least` = 0 reserves no worker: threads
-/// run the collective, or GPUs refuse a plan whose gated steps may hold all SMs (as of an Exchange).
+/// max. number of CTAs that NCCL may use; 0: NCCL chooses. `resources.least` = 0 reserves no worker: the host
+/// runs the collective on other threads, and GPUs refuse the plan if gated steps may hold all SMs. So for an
+/// Exchange.
 struct Collective {
   CollectiveKind kind = CollectiveKind::allreduce;
   std::int32_t communicator = 0;

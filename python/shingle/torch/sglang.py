@@ -99,15 +99,14 @@ def can_sum(layer):
 
 def forward(original, layer, x, skip_all_reduce=False, forward_batch=None, output_tensor=None):
     """Around RowParallelLinear.forward. Compiled code stays with SGLang, and so do calls that do not sum here."""
+    as_it_was = functools.partial(original, layer, x, skip_all_reduce, forward_batch, output_tensor)
+    if torch.compiler.is_compiling() or not layers.is_worth(x) or skip_all_reduce or output_tensor is not None:
+        return as_it_was()
     from sglang.srt.runtime_context import get_forward, get_parallel
 
-    def is_sum():
-        state = get_forward()
-        elsewhere = skip_all_reduce or output_tensor is not None or state.sp_active or state.mlp_reduce_scatter
-        return not elsewhere and can_sum(layer) and not is_deterministic()
-
-    if torch.compiler.is_compiling() or not layers.is_worth(x) or not is_sum():
-        return original(layer, x, skip_all_reduce, forward_batch, output_tensor)
+    state = get_forward()
+    if state.sp_active or state.mlp_reduce_scatter or not can_sum(layer) or is_deterministic():
+        return as_it_was()
     count("row_parallel")
     return layers.forward(layer, x, get_parallel().tp_group.unique_name)
 

@@ -63,6 +63,7 @@ struct Context {
   FlagWords* flags = nullptr;        ///< null if counts do not grow from epoch to epoch
   int rank = 0;
   int parity = 0;
+  bool pairs = false;  ///< passes without gates may take SMs in pairs
   Watch watch{};
   std::uint32_t* queues = nullptr;  ///< by work queue: number of items claimed
   QueuedPasses* queued = nullptr;   ///< of this rank and parity; null: none is kept
@@ -115,9 +116,11 @@ CommKey comm_key(const Plan& plan, const Exchange& step);
 
 /// True if the step needs the instrumented GEMM kernel, because cuBLASLt lacks something that it asks for.
 bool instrumented(const Gemm& step);
-/// False if a product of the rank that waits at gates is launched in single CTAs: the SMs that it leaves may
-/// not be pairs. The plan is served.
-bool gated_products_leave_pairs(const Plan& plan, int rank);
+/// Number of CTAs in a cluster of the step's launch. Requires that require_served() accepts the step, which
+/// has tiles and is instrumented().
+std::int32_t ctas_of_cluster(const Plan& plan, const Gemm& step);
+/// Context::pairs of a rank (pairs.cpp).
+bool passes_take_pairs(const Plan& plan, int rank);
 /// A GEMM of few rows that loads its weights early (kernels/skinny.hpp); null where cuBLASLt is as fast. The
 /// step has no hooks.
 std::unique_ptr<Command> make_skinny_gemm(const Context& context, const Gemm& step);

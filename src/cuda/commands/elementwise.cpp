@@ -161,15 +161,6 @@ std::int32_t most_ctas(const Elementwise& step, bool waits) {
   return waits || !step.notify.empty() || exact ? step.resources.most : 0;
 }
 
-/// True if the CTAs of a pass take SMs in pairs, which a GEMM in clusters of two leaves free. A gated GEMM of
-/// single CTAs may hold one SM of each pair until the pass is done. Where there is no product, each CTA takes
-/// the first SM that attention leaves.
-bool in_pairs(const Context& context, const Elementwise& step, std::int32_t ctas) {
-  const Plan& plan = context.plan;
-  const bool multiplies = plan.workload() != nullptr || !plan.problem().traits().shards_tokens();
-  return step.gates.empty() && ctas > 0 && multiplies && gated_products_leave_pairs(plan, context.rank);
-}
-
 /// Throws Unsupported unless adjacent columns of one index pick the rows of all sources, or there is none.
 void require_index(const Plan& plan, const Elementwise& step) {
   if (std::ranges::none_of(step.from, is_indexed)) return;
@@ -250,7 +241,7 @@ std::unique_ptr<Command> make_command(const Context& context, const std::vector<
   args.source_count = 1;
   args.to = moves->to;
   args.ctas = most_ctas(first, false);
-  args.pairs = in_pairs(context, first, args.ctas);
+  args.pairs = context.pairs && first.gates.empty() && args.ctas > 0;
   args.watch = context.watch;
   return std::make_unique<Pass>(args, parts_of(context, first));
 }
@@ -271,7 +262,7 @@ std::unique_ptr<Command> make_command(const Context& context, const Elementwise&
   args.queue_grows = !context.memory.by_call();
   args.watch = context.watch;
   args.ctas = most_ctas(step, waits);
-  args.pairs = in_pairs(context, step, args.ctas);
+  args.pairs = context.pairs && step.gates.empty() && args.ctas > 0;
   args.early = context.launch.may_start_early;
   return std::make_unique<Pass>(args, parts_of(context, step), vectors);
 }

@@ -355,14 +355,8 @@ bool instrumented(const Gemm& step) {
          (step.epilogue.activation != Activation::none && step.epilogue.activation != Activation::relu);
 }
 
-bool gated_products_leave_pairs(const Plan& plan, int rank) {
-  const auto leaves_pairs = [&](const Step& step) {
-    const auto* gemm = std::get_if<Gemm>(&step);
-    return gemm == nullptr || gemm->gates.empty() || gemm->grid.tiles() == 0 ||
-           serve(plan, *gemm).choice.instance->tile.cluster % 2 == 0;
-  };
-  return std::ranges::all_of(plan.ranks[static_cast<std::size_t>(rank)].lanes,
-                             [&](const Lane& lane) { return std::ranges::all_of(lane.steps, leaves_pairs); });
+std::int32_t ctas_of_cluster(const Plan& plan, const Gemm& step) {
+  return serve(plan, step).choice.instance->tile.cluster;
 }
 
 void require_served(const Plan& plan, const Step& step) {

@@ -140,6 +140,7 @@ void CallExecutable::make(Rank& rank) {
   rank.calls.queue.reserve(planned.lanes.size());
   while (rank.calls.workspaces.size() < rank.calls.queue.lanes()) rank.calls.workspaces.emplace_back();
   QueuedPasses queued;
+  const bool pairs = passes_take_pairs(plan_, number);
   for (const Launch& launch : rank.launches.launches)
     rank.commands.push_back(
         make_command({.world = world_,
@@ -153,6 +154,7 @@ void CallExecutable::make(Rank& rank) {
                       .flags = nullptr,
                       .rank = number,
                       .parity = 0,
+                      .pairs = pairs,
                       .watch = rank.calls.local.watch(rank.calls.words.epoch),
                       .queues = arena.place(number)->counts + counts,
                       .queued = &queued,

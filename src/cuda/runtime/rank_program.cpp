@@ -59,6 +59,7 @@ void RankProgram::prepare() {
   made->staged = memory_.staged(local_.rank());
   made->written = memory_.written(local_.rank());
   const RankPlan& rank = plan_.ranks[static_cast<std::size_t>(local_.rank())];
+  const bool pairs = passes_take_pairs(plan_, local_.rank());
   for (int parity = 0; parity < parities_; ++parity) {
     Commands& program = made->programs.emplace_back();
     QueuedPasses queued;
@@ -74,6 +75,7 @@ void RankProgram::prepare() {
                                       .flags = &flags_,
                                       .rank = local_.rank(),
                                       .parity = parity,
+                                      .pairs = pairs,
                                       .watch = watch(),
                                       .queues = queues_.get<std::uint32_t>(),
                                       .queued = &queued},

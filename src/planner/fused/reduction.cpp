@@ -298,15 +298,17 @@ void sum_and_finish(FusedBuilder& build, const ShardTiles& tiles, const Reductio
   build.step(rank, compute_lane, std::move(pass));
 }
 
-/// Every rank sends its product to all ranks and sums all rows: more bytes, but one hop fewer. A pass over
-/// complete rows, such as a norm, follows the sums. Without helpers few are summed beside the product, so
-/// that pass sums instead.
+/// Every rank sends its product to all ranks and sums all rows: more bytes, but one hop fewer.
+///
+/// A norm needs a pass over complete rows. Helpers sum beside the product, for that pass to read. Without
+/// helpers, the pass itself sums.
 void in_one_shot(FusedBuilder& build, const Machine& machine) {
   const Problem& p = build.problem();
   const ShardTiles tiles(1, p.m, p.n, machine, build.params(), ShardTiles::Bands::of_any);
   const Reduction at{staging_buffer(build, p.world * p.m), p.m, build.counter("stored", tiles.bands)};
-  const bool finishes = build.row_wise_finishing(), at_once = finishes && build.helpers() == 0,
-             apart = finishes && !at_once;
+  const bool finishes = build.row_wise_finishing();
+  const bool at_once = finishes && build.helpers() == 0;  // in one pass
+  const bool apart = finishes && !at_once;
   const std::int32_t sums = apart ? build.buffer("sums", p.m, p.n) : build.out;
   const std::int32_t summed = apart ? build.counter("summed", 1) : -1;
   const Handshake handshake(build);

@@ -21,10 +21,9 @@ class Arriving {
   Arriving(Builder& build, const Delivery& delivery, int rank, const Slice& to, bool complete)
       : build_(build), delivery_(delivery), rank_(rank), rows_(to.rows) {
     const Placement store = Builder::in_place(to);
-    if (complete) pass_ = build.finishing(rank, delivery.grid(rows_), {store}, store);
+    if (complete) pass_ = build.finishing(rank, delivery.grid(rows_), {}, store);
     pass_.grid = delivery.grid(rows_);
     pass_.to = store;
-    pass_.from.clear();
     pass_.resources = build.beside_communication();
   }
   void add(int source, const Slice& own) {

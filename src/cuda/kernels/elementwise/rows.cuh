@@ -203,7 +203,7 @@ struct RowPass {
       each(lane, [&](int j, int c) {
         const Chunk<T, length> weight = vector<Reuse::often, true>(args.norm_weight, col_of(c), length);
 #pragma unroll
-        for (int i = 0; i < length; ++i) x[j][i] *= inverse * widened(weight, i);
+        for (int i = 0; i < length; ++i) x[j][i] = x[j][i] * inverse * widened(weight, i);
       });
     }
     store_batch(args.to, x);
