@@ -3,6 +3,9 @@
 // A product in clusters of two cannot use a single free SM, so passes beside it should not leave one. But a
 // pair must be free: a gated step in single CTAs may hold one SM of each pair, and wait for that very pass.
 // Where there is no product, each CTA takes the first SM that attention leaves.
+#include <algorithm>
+#include <vector>
+
 #include "command.hpp"
 #include "plan/steps.hpp"
 
