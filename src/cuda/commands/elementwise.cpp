@@ -161,6 +161,11 @@ std::int32_t most_ctas(const Elementwise& step, bool waits) {
   return waits || !step.notify.empty() || exact ? step.resources.most : 0;
 }
 
+/// True if the CTAs of a pass take SMs in pairs.
+bool in_pairs(const Context& context, const Elementwise& step, std::int32_t ctas) {
+  return context.pairs && step.gates.empty() && ctas > 0;
+}
+
 /// Throws Unsupported unless adjacent columns of one index pick the rows of all sources, or there is none.
 void require_index(const Plan& plan, const Elementwise& step) {
   if (std::ranges::none_of(step.from, is_indexed)) return;
@@ -241,7 +246,7 @@ std::unique_ptr<Command> make_command(const Context& context, const std::vector<
   args.source_count = 1;
   args.to = moves->to;
   args.ctas = most_ctas(first, false);
-  args.pairs = context.pairs && first.gates.empty() && args.ctas > 0;
+  args.pairs = in_pairs(context, first, args.ctas);
   args.watch = context.watch;
   return std::make_unique<Pass>(args, parts_of(context, first));
 }
@@ -262,7 +267,7 @@ std::unique_ptr<Command> make_command(const Context& context, const Elementwise&
   args.queue_grows = !context.memory.by_call();
   args.watch = context.watch;
   args.ctas = most_ctas(step, waits);
-  args.pairs = context.pairs && step.gates.empty() && args.ctas > 0;
+  args.pairs = in_pairs(context, step, args.ctas);
   args.early = context.launch.may_start_early;
   return std::make_unique<Pass>(args, parts_of(context, step), vectors);
 }

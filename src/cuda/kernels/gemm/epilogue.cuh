@@ -254,8 +254,8 @@ class HookedEpilogue {
   /// that the links cannot take at once would delay the loads of the next tile on every SM.
   ///
   /// Ping-pong kernels and tiles that are staged in several fills are not paced: while one fill is stored,
-  /// the next cannot be staged. With pacing, all-reduces by tiles of 128×128 take up to a tenth longer.
-  /// Other widths than 256 gain with some shapes and lose as much with others.
+  /// the next cannot be staged. Nor are tiles of fewer than 256 columns: on H200 some shapes gained by it and
+  /// others lost.
   static constexpr int rows_of_step = 16;
   static constexpr bool spreads = Warps == all_warps && Cols == 256;
   CUTLASS_DEVICE bool may_spread() const {
