@@ -217,7 +217,7 @@ double Costs::adding_us(const Gemm& gemm, std::int64_t item, bool awaited) const
   const double parts = static_cast<double>(gemm.sums.from.size());
   const double part = area(rect.rows, rect.cols) * width_of(gemm.sums.to.front().slice);
   const double read = (parts + (awaited ? 1 : 0)) * part;
-  const double gbps = machine_.reduce_gbps > 0 ? machine_.reduce_gbps : machine_.pass_gbps;
+  const double gbps = summing_gbps(machine_);
   const double landed_us = machine_.parts_gbps > 0 ? (parts - 1) * part / (machine_.parts_gbps * 1e3) : 0;
   return (gbps > 0 ? read / (gbps * 1e3) : memory_us(read) / 2) + landed_us;
 }
@@ -281,8 +281,8 @@ double Costs::pass_us(const Elementwise& step, std::int64_t item, std::int32_t w
   const auto ranks_stored = static_cast<double>(replicas(step.to).size());
   const double bytes = pass_bytes(plan_, step, elements);
   const double in_memory = bytes * static_cast<double>(larger(workers, 1)) / memory_bytes_per_us_;
-  const bool sums = step.from.size() > 1 && machine_.reduce_gbps > 0;
-  const double gbps = (sums ? machine_.reduce_gbps : machine_.pass_gbps) * workers_of_item(step);
+  const double of_one = step.from.size() > 1 ? summing_gbps(machine_) : machine_.pass_gbps;
+  const double gbps = of_one * workers_of_item(step);
   if (gbps == 0) return in_memory + store_again_us({&step.to, 1}, written);
   // A kernel's worker stores to the second and later ranks itself; for host threads see store_again_us.
   const double more = machine_.contention.steals > 0 ? 0 : std::max(ranks_stored - 1, 0.0) * written;
@@ -347,7 +347,7 @@ double Costs::merge_us(const Merge& step, std::int64_t item, std::int32_t worker
     bytes += static_cast<double>(rows.count()) * (cols * width_of(part.value) + heads * width_of(part.lse));
   }
   const double in_memory = bytes * static_cast<double>(larger(workers, 1)) / memory_bytes_per_us_;
-  const double gbps = machine_.reduce_gbps > 0 ? machine_.reduce_gbps : machine_.pass_gbps;
+  const double gbps = summing_gbps(machine_);
   return gbps == 0 ? in_memory : std::max(bytes / (gbps * 1e3), in_memory);
 }
 

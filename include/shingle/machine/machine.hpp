@@ -161,6 +161,11 @@ struct Machine {
   bool operator==(const Machine&) const = default;
 };
 
+/// Rate of one worker in a pass that sums what several ranks stored, in 1e9 bytes/s; 0 as pass_gbps.
+inline double summing_gbps(const Machine& machine) {
+  return machine.reduce_gbps > 0 ? machine.reduce_gbps : machine.pass_gbps;
+}
+
 /// AttentionRate::rate of any attention: the mean of the machine's rates weighted by nearness, in powers of
 /// two of queries, keys, heads and columns of a head. It takes rates of the same direction as far as there
 /// are any, and of these those of the same mask.

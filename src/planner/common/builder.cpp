@@ -359,12 +359,14 @@ TileSize TileSize::within(std::int64_t matrix_rows, std::int64_t matrix_cols) co
   return {clipped(rows, matrix_rows), clipped(cols, matrix_cols)};
 }
 
-void finish_rows(Builder& build, int rank, std::int32_t from, std::int64_t rows) {
-  if (from == build.out) return;
+void finish_rows(Builder& build, int rank, std::vector<Placement> from, std::int64_t rows) {
   build.step(rank, compute_lane,
-             build.finishing(rank, build.row_blocks(rows, build.product_cols()),
-                             {Builder::in_place(build.rows(from, rank, 0, rows))},
+             build.finishing(rank, build.row_blocks(rows, build.product_cols()), std::move(from),
                              Builder::in_place(build.all(build.out, rank))));
+}
+
+void finish_rows(Builder& build, int rank, std::int32_t from, std::int64_t rows) {
+  if (from != build.out) finish_rows(build, rank, {Builder::in_place(build.rows(from, rank, 0, rows))}, rows);
 }
 
 Rounding rounding(const Problem& problem) {

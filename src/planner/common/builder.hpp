@@ -192,8 +192,10 @@ std::optional<Reason> nothing_to_overlap(const Problem& problem);
 /// Orders two lanes of a rank: `to` goes on after the steps of `from` so far.
 void hand_over(Builder& build, int rank, std::int32_t counter, std::int32_t from, std::int32_t to);
 
-/// The pass over a rank's `rows` complete rows from `from` to the output. It applies a sum's epilogue or a
-/// norm, or copies rows from another buffer. Appends nothing if none of this is needed.
+/// The pass over a rank's `rows` complete rows from `from`, which it sums, to the output. It applies a sum's
+/// epilogue or a norm.
+void finish_rows(Builder& build, int rank, std::vector<Placement> from, std::int64_t rows);
+/// The same pass from one buffer; it may only copy rows. Appends nothing if the buffer is the output.
 void finish_rows(Builder& build, int rank, std::int32_t from, std::int64_t rows);
 
 /// Rounding of the mechanisms that use collectives.

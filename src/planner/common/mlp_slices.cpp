@@ -101,10 +101,7 @@ class MlpSlices {
   void finish(int rank) {
     const std::int64_t rows = p_.out_rows(rank);
     for (std::int64_t i = 0; i < slices_; ++i) build_.await(rank, compute_lane, at_.received, i);
-    build_.step(rank, compute_lane,
-                build_.finishing(rank, build_.row_blocks(rows, p_.n),
-                                 {Builder::in_place(build_.rows(at_.part, rank, 0, rows))},
-                                 Builder::in_place(build_.all(build_.out, rank))));
+    finish_rows(build_, rank, at_.part, rows);
   }
 
   Builder& build_;

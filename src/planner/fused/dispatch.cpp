@@ -94,11 +94,7 @@ void fuse_dispatch(FusedBuilder& build, const Machine& machine) {
     }
     gemm.resources = {1, build.workers() - helpers};
     build.step(r, compute_lane, std::move(gemm));
-    if (build.needs_finishing())
-      build.step(r, compute_lane,
-                 build.finishing(r, build.row_blocks(received[r], build.product_cols()),
-                                 {Builder::in_place(build.all(product, r))},
-                                 Builder::in_place(build.all(build.out, r))));
+    finish_rows(build, r, product, received[r]);
   }
 }
 

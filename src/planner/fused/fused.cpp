@@ -174,7 +174,7 @@ std::int32_t summing(const Machine& machine, const FusedParams& params, const Pr
   if (params.helpers == 0 && product.waves < few) return 0;
   if (params.helpers != 0 || !busy || product.waves < many) return helpers_of(machine, params);
   const std::int32_t least = helpers_of(machine, params), most = helpers_of(machine, params, 8);
-  const double gbps = machine.reduce_gbps > 0 ? machine.reduce_gbps : machine.pass_gbps;
+  const double gbps = summing_gbps(machine);
   if (product.us == 0 || gbps == 0) return most;
   const double needed = moved * product.bytes / (gbps * 1e3) / product.us;
   return std::clamp(2 * static_cast<std::int32_t>(std::min(needed, 1.0 * most) / 2), least, most);
@@ -212,10 +212,9 @@ std::int32_t moving(const Problem& p, const Machine& machine, const FusedParams&
     workers = beside(2 * (sliced ? received : slower * sent) * static_cast<double>(p.k), machine.pass_gbps,
                      most, p.k, p.b_cols());
   if (sliced && p.traits().after)
-    workers =
-        std::max(workers, beside((received + static_cast<double>(p.world * p.m)) * static_cast<double>(p.n),
-                                 machine.reduce_gbps > 0 ? machine.reduce_gbps : machine.pass_gbps,
-                                 most_summing, p.traits().chains() ? p.inner : p.k, p.n));
+    workers = std::max(workers,
+                       beside((received + static_cast<double>(p.world * p.m)) * static_cast<double>(p.n),
+                              summing_gbps(machine), most_summing, p.traits().chains() ? p.inner : p.k, p.n));
   return std::clamp(2 * static_cast<std::int32_t>(workers / 2 + 1), least, most);
 }
 
@@ -252,7 +251,7 @@ bool tiles_span_sources(const Problem& p, const Machine& machine, const FusedPar
 /// one after another, and the product waits for all but the first.
 bool parts_land_in_time(const Problem& p, const Machine& machine) {
   if (machine.parts_gbps == 0) return true;
-  const double gbps = machine.reduce_gbps > 0 ? machine.reduce_gbps : machine.pass_gbps;
+  const double gbps = summing_gbps(machine);
   return gbps == 0 || (p.world - 2) / machine.parts_gbps <= (p.world + 1) / gbps;
 }
 

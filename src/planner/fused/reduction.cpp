@@ -292,10 +292,7 @@ void sum_and_finish(FusedBuilder& build, const ShardTiles& tiles, const Reductio
   for (std::int64_t band = 0; band < tiles.bands; ++band)
     build.await(rank, compute_lane, at.stored, band, stored_tiles(build, tiles, band));
   const std::int64_t rows = build.problem().m;
-  Elementwise pass =
-      build.finishing(rank, build.row_blocks(rows, build.product_cols()), sources(build, at, rank, rows),
-                      Builder::in_place(build.all(build.out, rank)));
-  build.step(rank, compute_lane, std::move(pass));
+  finish_rows(build, rank, sources(build, at, rank, rows), rows);
 }
 
 /// Every rank sends its product to all ranks and sums all rows: more bytes, but one hop fewer.
