@@ -4,6 +4,8 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
+#include <cstdlib>
+
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/device_guard.hpp"
 #include "cuda/raii/driver.hpp"
@@ -20,8 +22,14 @@ void for_each_pair(const std::vector<int>& devices, Visit&& visit) {
 
 }  // namespace
 
+std::string forbidden_peer_access() {
+  constexpr const char* variable = "NCCL_P2P_DISABLE";
+  const char* const value = std::getenv(variable);
+  return value != nullptr && std::atoi(value) != 0 ? fmt::format("{} is set", variable) : std::string();
+}
+
 std::string no_peer_access(const std::vector<int>& devices) {
-  std::string why;
+  std::string why = devices.size() > 1 ? forbidden_peer_access() : std::string();
   for_each_pair(devices, [&](int from, int to) {
     int reaches = 0;
     check(cudaDeviceCanAccessPeer(&reaches, from, to), "cudaDeviceCanAccessPeer");

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <tuple>
 
+#include "access.hpp"
 #include "base/file.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/device_guard.hpp"
@@ -124,7 +125,7 @@ std::string no_mapping(Processes& processes, int own_rank, int device, double ti
   const DeviceGuard guard(device);
   const std::string own = place_of(device);
   const std::vector<std::string> places = processes.all_gather(own, timeout_us);
-  std::string why;
+  std::string why = places.size() > 1 ? forbidden_peer_access() : std::string();
   for (std::size_t rank = 0; rank < places.size() && why.empty(); ++rank)
     if (static_cast<int>(rank) != own_rank)
       if (const std::string reason = unreachable(device, own, places[rank]); !reason.empty())
