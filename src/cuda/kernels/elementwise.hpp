@@ -78,11 +78,17 @@ struct ElementwiseArgs {
 };
 
 /// Layout of a row-wise pass: a CTA has `slices` groups of `threads` threads, and each group works on one
-/// row. For a norm, each group keeps its row in `cached` floats of dynamic shared memory.
+/// row. Each has `slice_bytes` of dynamic shared memory: a ring of `pieces` rows that loader warps fill
+/// ahead, then `cached` floats, in which a norm keeps a row that is not in the ring.
 struct RowLayout {
   std::int32_t threads = 0;
   std::int32_t slices = 0;
+  std::int32_t loaders = 0;
+  std::int32_t pieces = 0;      ///< 0: there is no ring
+  std::int32_t row_pieces = 0;  ///< of each row
+  std::int32_t piece_bytes = 0;
   std::int32_t cached = 0;
+  std::int32_t slice_bytes = 0;
   std::uint64_t reciprocal = 0;  ///< ⌊2³² / tile_cols⌋ + 1; 0 if there is one column of tiles
 };
 

@@ -1,15 +1,41 @@
 // Kernels for the passes of elementwise.hpp, and their launch layouts.
 #pragma once
 
+#include <cstdint>
+
 #include "cuda/kernels/elementwise.hpp"
 
 namespace shingle::cuda {
 
 inline constexpr int max_row_threads = 512;
 
-/// Chunks in flight in a thread of a row-wise pass: as many as its registers hold.
+/// Warps that load rows for a row-wise CTA.
+inline constexpr int max_row_loaders = 4;
+/// Matrices of a row-wise pass whose addresses a loader looks up: one for each lane.
+inline constexpr int row_matrices = 32;
+
+/// Chunks of a row in a thread of a row-wise pass: as many as its registers hold.
 constexpr int row_batch(bool swiglu) {
   return swiglu ? 2 : 4;
+}
+
+enum class RowKind : std::uint32_t {
+  none,   ///< it has no destination
+  whole,  ///< its pieces are in the ring, and its destinations are multiples of 16 bytes
+  any     ///< looked up and loaded by the slice
+};
+
+/// What comes with the first piece of a row in a ring (row_ring.cuh).
+struct RowHead {
+  char* to[row_matrices];  ///< destinations of `to`, then of `sum`
+  RowKind kind;
+};
+
+/// Bytes of a ring: its pieces, a head more than pieces, and two mbarriers for each piece.
+constexpr int row_ring_bytes(int pieces, int piece_bytes) {
+  constexpr int head = static_cast<int>(sizeof(RowHead)),
+                barriers = 2 * static_cast<int>(sizeof(std::uint64_t));
+  return pieces * (piece_bytes + head + barriers) + head;
 }
 
 /// Threads of a tile-by-tile CTA: the copy warps, then the scheduler warp and the notify warp.

@@ -1,5 +1,6 @@
 // Chooses the kernel of a pass, and its number of CTAs.
 #include <algorithm>
+#include <numeric>
 
 #include "cuda/kernels/device_facts.hpp"
 #include "cuda/kernels/launch_config.hpp"
@@ -25,9 +26,18 @@ bool consistent(const ElementwiseArgs& args) {
   return args.cols * args.tile_cols < std::int64_t{1} << 32;  // RowLayout::reciprocal
 }
 
-/// Threads: enough to read a row in one batch. Slices: enough for all rows in one wave of CTAs. Both have the
-/// limit of a CTA.
-RowLayout row_layout(const ElementwiseArgs& args, std::int64_t rows, int workers) {
+/// Loaders of a CTA. They take the rows of all slices in turn, so a slice has loaders / gcd(loaders, slices)
+/// of them: no more than `rows`, those that its ring holds.
+int row_loaders(int slices, int rows) {
+  int loaders = max_row_loaders;
+  while (loaders > 1 && loaders / std::gcd(loaders, slices) > rows) --loaders;
+  return loaders;
+}
+
+/// Threads: enough to hold a row in one batch. Slices: enough for all rows in one wave of CTAs. Both have the
+/// limit of a CTA. Rings: as deep as shared memory allows, if there is enough of it for two pieces.
+RowLayout row_layout(const ElementwiseArgs& args, std::int64_t rows, int workers, const DeviceFacts& facts) {
+  constexpr int own_bytes = 9 << 10, most_pieces = 8, line = 128;  // own: shared memory that is not dynamic
   const bool gated = args.activate == Activate::swiglu;
   const int length = 16 / size_of(args.type);
   const int chunks = ceil_div(gated ? args.cols / 2 : args.cols, length);
@@ -35,8 +45,24 @@ RowLayout row_layout(const ElementwiseArgs& args, std::int64_t rows, int workers
   layout.threads = std::min(ceil_div(ceil_div(chunks, row_batch(gated)), 32) * 32, max_row_threads);
   layout.slices = std::clamp(ceil_div(rows, workers), 1, max_row_threads / layout.threads);
   layout.cached = args.norm ? chunks * length : 0;
+  const int cached_bytes = layout.cached * static_cast<int>(sizeof(float));
+  layout.slice_bytes = ceil_div(cached_bytes, line) * line;
   if (args.tiles_n > 1)
     layout.reciprocal = (std::uint64_t{1} << 32) / static_cast<std::uint64_t>(args.tile_cols) + 1;
+
+  const int matrices = args.to.dests + (args.has_residual ? 1 + args.sum.dests : 0) + args.source_count;
+  const bool held = chunks <= row_batch(gated) * layout.threads;
+  if (!ptx::launch_early(facts.major) || !held || matrices > row_matrices) return layout;
+  const int piece = ceil_div(args.cols * size_of(args.source_type), line) * line;
+  const int room = (facts.most_shared - own_bytes) / layout.slices / line * line - layout.slice_bytes;
+  int pieces = most_pieces;
+  while (pieces > 1 && row_ring_bytes(pieces, piece) > room) --pieces;
+  if (pieces < 2) return layout;
+  layout.row_pieces = args.source_count + args.has_residual;
+  layout.loaders = row_loaders(layout.slices, std::max(1, pieces / layout.row_pieces));
+  layout.pieces = pieces;
+  layout.piece_bytes = piece;
+  layout.slice_bytes += ceil_div(row_ring_bytes(pieces, piece), line) * line;
   return layout;
 }
 
@@ -95,10 +121,10 @@ cudaError_t prepare_elementwise(const ElementwiseArgs& args, ElementwiseLaunch& 
     return cudaSuccess;
   }
   const std::int64_t rows = std::min(args.last * args.tile_rows, args.rows) - args.first * args.tile_rows;
-  at.rows = row_layout(args, rows, args.ctas > 0 ? std::min(args.ctas, facts.sms) : facts.sms);
+  at.rows = row_layout(args, rows, args.ctas > 0 ? std::min(args.ctas, facts.sms) : facts.sms, facts);
   at.kernel = find_rows_kernel(args);
-  at.threads = at.rows.slices * at.rows.threads;
-  at.shared_bytes = static_cast<std::size_t>(at.rows.slices) * at.rows.cached * sizeof(float);
+  at.threads = at.rows.slices * at.rows.threads + 32 * at.rows.loaders;
+  at.shared_bytes = static_cast<std::size_t>(at.rows.slices) * static_cast<std::size_t>(at.rows.slice_bytes);
   return count_ctas(at, ceil_div(rows, at.rows.slices), args.ctas, facts.sms);
 }
 

@@ -10,8 +10,9 @@
 //      each row.
 //   3. Every thread scales its chunks, rounds once and stores them.
 //
-// Most rows fit into one batch and consist of whole, aligned chunks. Their chunks stay in registers. In other
-// rows, a thread keeps its chunks in shared memory, and looks at the address and the end of each.
+// Most rows fit into one batch and consist of whole, aligned chunks. A loader warp copies them to shared
+// memory ahead (row_ring.cuh), and their chunks stay in registers. In other rows, a thread loads its chunks
+// itself, looks at the address and the end of each, and keeps them in shared memory.
 //
 // Memory order: none needed, as all inputs are complete before the kernel starts.
 //
@@ -24,6 +25,7 @@
 #include "cuda/kernels/ptx/barrier.cuh"
 #include "kernels.hpp"
 #include "route.cuh"
+#include "row_ring.cuh"
 
 namespace shingle::cuda {
 
@@ -70,21 +72,10 @@ struct RowPass {
 
   /// True if the source's row may lie in several places.
   __device__ bool tiled(const Route& source) const { return source.by_tile && args.tiles_n > 1; }
-  /// True if the row fits into one batch of whole chunks, at multiples of 16 bytes.
+  /// True if rows with aligned addresses fit into one batch of whole chunks, at multiples of 16 bytes.
   __device__ bool fits() const {
-    if (out_cols % length != 0 || out_cols > batch * layout.threads * length) return false;
-    bool fits = aligned(args.bias) && aligned(args.norm_weight);
-    const auto check = [&](const Route& route) {
-      for (int d = 0; d < route.dests; ++d) fits = fits && aligned(row_at(route, d));
-    };
-    check(args.to);
-    if (args.has_residual) check(args.residual), check(args.sum);
-    for (int s = 0; s < args.source_count; ++s)
-      if (!tiled(sources[s])) {
-        const char* const at = source_at(sources[s], 0, 0);
-        fits = fits && at != nullptr && aligned(at);
-      }
-    return fits;
+    return out_cols % length == 0 && out_cols <= batch * layout.threads * length && aligned(args.bias) &&
+           aligned(args.norm_weight);
   }
 
   /// Loads `count` elements of a source. A chunk that crosses tiles (if tile_cols is not a multiple of its
@@ -106,15 +97,23 @@ struct RowPass {
   /// Number of a chunk's elements that exist; 0 or less beyond the row.
   __device__ int left_at(int chunk) const { return min(out_cols - col_of(chunk), length); }
 
-  /// `whole`: as fits() says.
-  template <Reuse reuse, bool whole>
+  template <Reuse reuse>
   __device__ Chunk<T, length> vector(const void* base, int col, int count) const {
-    const char* const at = static_cast<const char*>(base) + col * std::int64_t{sizeof(T)};
     Chunk<T, length> chunk;
-    if constexpr (whole)
-      load_whole<reuse>(chunk, at);
-    else
-      load<reuse>(chunk, at, count);
+    load<reuse>(chunk, static_cast<const char*>(base) + col * std::int64_t{sizeof(T)}, count);
+    return chunk;
+  }
+  /// A whole chunk, at a multiple of 16 bytes. Also of shared memory.
+  template <class E>
+  __device__ static Chunk<E, length> whole(const void* base, int col) {
+    Chunk<E, length> chunk;
+    const char* const at = static_cast<const char*>(base) + col * static_cast<int>(sizeof(E));
+#pragma unroll
+    for (int i = 0; i < chunk.words; i += 4) {
+      const uint4 part = *reinterpret_cast<const uint4*>(at + i * 4);
+      chunk.word[i] = part.x, chunk.word[i + 1] = part.y, chunk.word[i + 2] = part.z,
+      chunk.word[i + 3] = part.w;
+    }
     return chunk;
   }
 
@@ -128,37 +127,21 @@ struct RowPass {
 
   /// Adds the sources and the bias to a batch of chunks. The output's first column is column `shift` of the
   /// grid.
-  template <bool whole>
   __device__ __forceinline__ void gather(int first, int shift, Batch& x) const {
     for (int s = 0; s < args.source_count; ++s) {
       Chunk<S, length> chunk[batch];
-      if (whole && !tiled(sources[s])) {
-        const char* const row = source_at(sources[s], 0, shift);
-        each(first, [&](int j, int c) { load_whole(chunk[j], row + col_of(c) * std::int64_t{sizeof(S)}); });
-      } else {
-        each(first, [&](int j, int c) { load_source(sources[s], shift + col_of(c), left_at(c), chunk[j]); });
-      }
+      each(first, [&](int j, int c) { load_source(sources[s], shift + col_of(c), left_at(c), chunk[j]); });
 #pragma unroll
       for (int j = 0; j < batch; ++j) add(x[j], chunk[j]);
     }
     if (args.bias == nullptr) return;
-    each(first, [&](int j, int c) {
-      add(x[j], vector<Reuse::often, whole>(args.bias, shift + col_of(c), left_at(c)));
-    });
+    each(first,
+         [&](int j, int c) { add(x[j], vector<Reuse::often>(args.bias, shift + col_of(c), left_at(c))); });
   }
 
-  /// Phase 1 of a batch, up to the sum. Elements beyond the row become zero.
-  template <bool whole>
-  __device__ __forceinline__ void finish(int first, Batch& x) const {
-    Chunk<T, length> residual[batch];
-    if (args.has_residual) {
-      const char* const at = row_at(args.residual);
-      each(first, [&](int j, int c) { residual[j] = vector<Reuse::once, whole>(at, col_of(c), left_at(c)); });
-    }
-    gather<whole>(first, 0, x);
+  /// Phase 1 of a batch between sum and residual.
+  __device__ __forceinline__ void apply(Batch& x, const Batch& up) const {
     if constexpr (gated) {
-      Batch up = {};
-      gather<whole>(first, out_cols, up);
 #pragma unroll
       for (int j = 0; j < batch; ++j)
 #pragma unroll
@@ -167,8 +150,6 @@ struct RowPass {
 #pragma unroll
       for (int j = 0; j < batch; ++j) activate(args.activate, x[j]);
     }
-#pragma unroll
-    for (int j = 0; j < batch; ++j) add(x[j], residual[j]);
   }
 
   __device__ void store_row(const Route& route, int chunk, const float (&x)[length]) const {
@@ -179,42 +160,87 @@ struct RowPass {
   }
 
   /// Stores a batch of whole chunks.
-  __device__ __forceinline__ void store_batch(const Route& route, const Batch& x) const {
-    for (int d = 0; d < route.dests; ++d) {
-      char* const to = row_at(route, d);
-      if (to == nullptr) continue;
-      each(lane,
-           [&](int j, int c) { store_whole(narrowed<T>(x[j]), to + col_of(c) * std::int64_t{sizeof(T)}); });
+  __device__ __forceinline__ void store_batch(char* const* to, int dests, const Batch& x) const {
+    Chunk<T, length> result[batch];
+#pragma unroll
+    for (int j = 0; j < batch; ++j) result[j] = narrowed<T>(x[j]);
+    for (int d = 0; d < dests; ++d)
+      if (char* const at = to[d])
+        each(lane, [&](int j, int c) { store_whole(result[j], at + col_of(c) * std::int64_t{sizeof(T)}); });
+  }
+
+  using Weights = Chunk<T, length>[batch];
+
+  __device__ void load_weights(Weights& weights) const {
+#pragma unroll
+    for (int j = 0; j < batch; ++j) weights[j] = whole<T>(args.norm_weight, col_at(j));
+  }
+  /// First column of the thread's j-th chunk of a row that fits; of the last chunk if it has none.
+  __device__ int col_at(int j) const { return min(col_of(lane + j * layout.threads), out_cols - length); }
+  __device__ bool has(int j) const { return col_of(lane + j * layout.threads) < out_cols; }
+
+  /// gather() of a row in the ring; with swiglu for both halves. Chunks that the thread does not have are
+  /// copies of the last.
+  __device__ __forceinline__ void gather(RowRing& ring, Batch& x, Batch& up) const {
+    for (int s = 0; s < args.source_count; ++s) {
+      if (s > 0) ring.await_filled();
+#pragma unroll
+      for (int j = 0; j < batch; ++j) {
+        add(x[j], whole<S>(ring.piece(), col_at(j)));
+        if (gated) add(up[j], whole<S>(ring.piece(), out_cols + col_at(j)));
+      }
+      ring.take();
+    }
+    if (args.bias == nullptr) return;
+#pragma unroll
+    for (int j = 0; j < batch; ++j) {
+      add(x[j], whole<T>(args.bias, col_at(j)));
+      if (gated) add(up[j], whole<T>(args.bias, out_cols + col_at(j)));
     }
   }
 
-  /// All phases of a row that fits.
-  __device__ __forceinline__ void run_at_once(float* warps) const {
-    Batch x = {};
-    finish<true>(lane, x);
-    if (args.has_residual) store_batch(args.sum, x);
+  /// All phases of a row in the ring. `weights`: of the norm.
+  __device__ __forceinline__ void run(RowRing& ring, const Weights& weights, float* warps) const {
+    const RowHead& head = ring.head();
+    Batch x = {}, up = {};
+    gather(ring, x, up);
+    apply(x, up);
+    if (args.has_residual) {
+      ring.await_filled();
+#pragma unroll
+      for (int j = 0; j < batch; ++j) add(x[j], whole<T>(ring.piece(), col_at(j)));
+      ring.take();
+      store_batch(head.to + args.to.dests, args.sum.dests, x);
+    }
     if (args.norm) {
       float squares = 0;
 #pragma unroll
-      for (int j = 0; j < batch; ++j)
+      for (int j = 0; j < batch; ++j) {
+        if (!has(j)) continue;
 #pragma unroll
         for (int i = 0; i < length; ++i) squares += x[j][i] * x[j][i];
+      }
       const float inverse = inverse_of(squares, warps);
-      each(lane, [&](int j, int c) {
-        const Chunk<T, length> weight = vector<Reuse::often, true>(args.norm_weight, col_of(c), length);
 #pragma unroll
-        for (int i = 0; i < length; ++i) x[j][i] = x[j][i] * inverse * widened(weight, i);
-      });
+      for (int j = 0; j < batch; ++j)
+#pragma unroll
+        for (int i = 0; i < length; ++i) x[j][i] = x[j][i] * inverse * widened(weights[j], i);
     }
-    store_batch(args.to, x);
+    store_batch(head.to, args.to.dests, x);
   }
 
   /// Phase 1. Returns the thread's part of the sum of squares.
   __device__ __forceinline__ float gather_row() const {
     float squares = 0;
     for (int first = lane; left_at(first) > 0; first += batch * layout.threads) {
-      Batch x = {};
-      finish<false>(first, x);
+      Batch x = {}, up = {};
+      gather(first, 0, x);
+      if constexpr (gated) gather(first, out_cols, up);
+      apply(x, up);
+      if (args.has_residual) {
+        const char* const at = row_at(args.residual);
+        each(first, [&](int j, int c) { add(x[j], vector<Reuse::once>(at, col_of(c), left_at(c))); });
+      }
 #pragma unroll
       for (int j = 0; j < batch; ++j) {
         const int c = first + j * layout.threads;
@@ -258,7 +284,7 @@ struct RowPass {
   __device__ __forceinline__ void scale_row(float inverse) const {
 #pragma unroll 2
     for (int c = lane; left_at(c) > 0; c += layout.threads) {
-      const Chunk<T, length> weight = vector<Reuse::often, false>(args.norm_weight, col_of(c), left_at(c));
+      const Chunk<T, length> weight = vector<Reuse::often>(args.norm_weight, col_of(c), left_at(c));
       float x[length];
 #pragma unroll
       for (int i = 0; i < length; i += 4) {
@@ -278,44 +304,89 @@ struct RowPass {
     return false;
   }
 
+  /// All phases of any row that has a destination.
   __device__ __forceinline__ void run(float* warps) const {
-    if (fits()) return run_at_once(warps);
     const float squares = gather_row();
     if (args.norm) scale_row(inverse_of(squares, warps));
   }
 };
 
 template <class S, class T, bool gated>
-__global__ void __launch_bounds__(max_row_threads, 1)
+__global__ void __launch_bounds__(max_row_threads + 32 * max_row_loaders, 1)
     rows_kernel(const __grid_constant__ ElementwiseArgs args, const __grid_constant__ RowLayout layout) {
   __shared__ SliceSums sums[max_row_threads / 32];
+  __shared__ std::int32_t first_row[max_row_threads / 32 + 1];  // of each slice, and of the next CTA
   __shared__ Route sources[max_sources];
-  extern __shared__ float4 cache[];
+  __shared__ RowMatrices matrices;
+  extern __shared__ __align__(128) char memory[];
+  const bool ringed = layout.pieces > 0;
+  const auto ring_of = [&](int slice) { return RowRing(memory + slice * layout.slice_bytes, layout); };
+
+  const int thread = static_cast<int>(threadIdx.x), slice = thread / layout.threads;
   load_sources(args, sources);
+  if (thread <= layout.slices) {
+    const std::int64_t start = args.first * args.tile_rows;
+    const std::int64_t rows = min(args.last * args.tile_rows, args.rows) - start;
+    first_row[thread] = static_cast<std::int32_t>(
+        start + rows * (std::int64_t{blockIdx.x} * layout.slices + thread) / (gridDim.x * layout.slices));
+    if (ringed && thread < layout.slices) ring_of(thread).init();
+  }
   __syncthreads();
+  if (ringed) {
+    matrices.fill(args, sources);
+    __syncthreads();
+  }
 
-  const int slice = static_cast<int>(threadIdx.x) / layout.threads;
-  const std::int64_t slices = std::int64_t{gridDim.x} * layout.slices;
-  const std::int64_t number = std::int64_t{blockIdx.x} * layout.slices + slice;
-  const std::int64_t start = args.first * args.tile_rows;
-  const std::int64_t rows = min(args.last * args.tile_rows, args.rows) - start;
-  const int begin = static_cast<int>(start + rows * number / slices);
-  const int end = static_cast<int>(start + rows * (number + 1) / slices);
+  RowPass<S, T, gated> pass{
+      args,
+      sources,
+      layout,
+      reinterpret_cast<float4*>(memory + (slice + 1) * layout.slice_bytes) - layout.cached / 4,
+      slice,
+      thread % layout.threads,
+      static_cast<int>(gated ? args.cols / 2 : args.cols)};
+  const bool fits = pass.fits();
+  if (slice >= layout.slices) {  // loaders take turns
+    const RowLoader<S, T> loader(args, matrices, fits);
+    const int own = (thread - layout.slices * layout.threads) / 32;
+    const int most = first_row[1] - first_row[0] + 1;  // slices differ by one row at most
+    for (int at = own; at < most * layout.slices; at += layout.loaders) {
+      const int i = at / layout.slices, s = at % layout.slices, row = first_row[s] + i;
+      if (row >= first_row[s + 1]) continue;
+      RowRing ring = ring_of(s);
+      ring.seek(i);
+      loader.load(ring, row);
+    }
+    return;
+  }
 
-  RowPass<S, T, gated> pass{args,
-                            sources,
-                            layout,
-                            cache + slice * (layout.cached / 4),
-                            slice,
-                            static_cast<int>(threadIdx.x) % layout.threads,
-                            static_cast<int>(gated ? args.cols / 2 : args.cols)};
+  const int begin = first_row[slice], end = first_row[slice + 1];
+  RowRing ring = ring_of(slice);
+  typename RowPass<S, T, gated>::Weights weights;
+  if (ringed && fits && args.norm) pass.load_weights(weights);
   int turn = 0;
   for (int row = begin; row < end; ++row) {
-    pass.m = row / args.tile_rows;
-    pass.row = row % args.tile_rows;
-    if (!pass.goes_somewhere()) continue;
-    pass.run(sums[slice].of[turn]);
-    turn ^= 1;
+    RowKind kind = RowKind::any;
+    if (ringed) {
+      ring.await_filled();
+      kind = ring.head().kind;
+    }
+    if (kind == RowKind::whole) {
+      pass.run(ring, weights, sums[slice].of[turn]);
+      turn ^= 1;
+    } else {
+      pass.m = row / args.tile_rows;
+      pass.row = row % args.tile_rows;
+      if (kind == RowKind::any && pass.goes_somewhere()) {
+        pass.run(sums[slice].of[turn]);
+        turn ^= 1;
+      }
+      for (int i = 0; ringed && i < layout.row_pieces; ++i) {
+        ring.await_filled();
+        ring.take();
+      }
+    }
+    if (ringed) ring.next_row();
   }
 }
 
