@@ -21,10 +21,10 @@
 namespace shingle::cuda {
 
 /// Matrices of a row-wise pass in this order: destinations of `to`; with a residual those of `sum`, and the
-/// residual; sources. The loader's lane i looks up matrix i.
+/// residual; sources. The loader's lane i looks up matrix i. The arrays are in shared memory.
 struct RowMatrices {
-  Route route[row_matrices];
-  std::int32_t dest[row_matrices];
+  Route* route;
+  std::int32_t* dest;
 
   __device__ static int residual(const ElementwiseArgs& args) { return args.to.dests + args.sum.dests; }
   __device__ static int first_source(const ElementwiseArgs& args) {
@@ -33,7 +33,7 @@ struct RowMatrices {
   __device__ static int count(const ElementwiseArgs& args) { return first_source(args) + args.source_count; }
 
   /// Called by all threads of the CTA before a CTA barrier.
-  __device__ void fill(const ElementwiseArgs& args, const Route* sources) {
+  __device__ void fill(const ElementwiseArgs& args, const Route* sources) const {
     for (int i = static_cast<int>(threadIdx.x); i < count(args); i += static_cast<int>(blockDim.x)) {
       const bool source = i >= first_source(args), to = i < args.to.dests;
       route[i] = source                ? sources[i - first_source(args)]

@@ -317,7 +317,8 @@ __global__ void __launch_bounds__(max_row_threads + 32 * max_row_loaders, 1)
   __shared__ SliceSums sums[max_row_threads / 32];
   __shared__ std::int32_t first_row[max_row_threads / 32 + 1];  // of each slice, and of the next CTA
   __shared__ Route sources[max_sources];
-  __shared__ RowMatrices matrices;
+  __shared__ Route routes[row_matrices];
+  __shared__ std::int32_t dests[row_matrices];
   extern __shared__ __align__(128) char memory[];
   const bool ringed = layout.pieces > 0;
   const auto ring_of = [&](int slice) { return RowRing(memory + slice * layout.slice_bytes, layout); };
@@ -332,6 +333,7 @@ __global__ void __launch_bounds__(max_row_threads + 32 * max_row_loaders, 1)
     if (ringed && thread < layout.slices) ring_of(thread).init();
   }
   __syncthreads();
+  const RowMatrices matrices{routes, dests};
   if (ringed) {
     matrices.fill(args, sources);
     __syncthreads();
