@@ -184,7 +184,13 @@ def test_choices_of_a_table(monkeypatch):
     choices.rows[graphs.key] = [(64, "fused")]
     assert (choices.choose(graphs, 64), choices.choose(shape, 64)) == ("fused", "ring slices=2")
     assert [of.mechanism for of in choices.mechanisms(shape)] == ["ring slices=2", "fused"]
-    del choices.rows[graphs.key]
+    normed = shape._replace(normed=True, norm_epsilon=1e-5)
+    assert choices.choose(normed, 64) == "ring slices=2", "as without the norm, until it is measured"
+    assert choices.choose(normed._replace(captured=True), 64) == "fused"
+    choices.rows[normed.key] = [(64, "fused one-shot")]
+    assert choices.choose(normed._replace(norm_epsilon=1e-6, captured=True), 64) == "fused one-shot"
+    assert choices.choose(shape, 64) == "ring slices=2"
+    del choices.rows[graphs.key], choices.rows[normed.key]
     rows = shape._replace(op="allgather+gemm", keeps=True)
     assert by(rows, PREDICTED).mechanism == "fused", "which keeps the order of rows"
     choices.rows[shape.key] = [(8, "fused"), (16, PREDICTED), (32, "fused"), (64, "chunked")]
@@ -195,6 +201,7 @@ def test_table_survives_a_file(tmp_path):
     path, full, read = tmp_path / "table.json", Table(), Table()
     full.rows[Shape("mlp", 1, 2, "bf16", 4, 8)] = [(64, LIBRARY), (128, PREDICTED)]
     full.rows[Shape("gemm+allreduce", 1, 2, "bf16", 4)] = [(16, "fused one-shot")]
+    full.rows[Shape("gemm+allreduce", 1, 2, "bf16", 4, normed=True)] = [(16, "fused")]
     full.rows[Shape("ulysses-attention", 8, 8, "bf16", 2, attention=(2, 2, 4, True))] = [(16, LIBRARY)]
     full.rows[Shape("moe", 8, 8, "bf16", 2, 16, experts=(8, 2))] = [(16, "fused")]
     full.rows[Shape("moe", 8, 8, "bf16", 2, 16, experts=(8, 2), capacity=4)] = [(16, "sequential")]

@@ -71,6 +71,17 @@ TEST_F(CliTuned, AutoTakesWhatTuneFound) {
   EXPECT_FALSE(std::filesystem::exists(path("other"))) << "only `tune` keeps what is found";
 }
 
+/// Processes have no peer memory, which h200x8 has.
+TEST_F(CliTuned, AutoKeepsToWhatRunsHere) {
+  const std::string arguments =
+      "run --format json --repeat 1 --workers 1 --op gemm+allreduce --m 64 --n 4K --k 512 --mechanism auto "
+      "--machine h200x8";
+  EXPECT_EQ(json::parse(run(arguments + " --world 2").out)[0].at("mechanism"), "low-latency");
+  const Outcome launched = run(arguments, SHINGLE_TEST_MPIEXEC " --oversubscribe -n 2");
+  ASSERT_EQ(launched.code, 0) << launched.err;
+  EXPECT_EQ(json::parse(launched.out)[0].at("verified"), true);
+}
+
 /// Each process may have kept other results, on a host of its own: rank 0's choice is everyone's.
 TEST_F(CliTuned, ProcessesTakeTheFirstOnesChoice) {
   tune("first", "--machine " + profile(false));

@@ -51,10 +51,11 @@ class Shape(NamedTuple):
     capacity: int = 0  # slots of an expert for one rank's tokens, which the device routes; 0: the host routes
     returns_lse: bool = False  # an attention also returns its log-sum-exp
     f32_sums: bool = False  # sums of narrower values are fp32
+    normed: bool = False  # the sum is added to a residual, and normed
     transpose_b: bool = True
     bias: bool = False
     activation: str | None = None
-    norm_epsilon: float | None = None
+    norm_epsilon: float | None = None  # of a normed one
     scale: float = 1.0  # factor of the sums of a bucket
     mechanism: str | None = None  # with params, as "ring slices=2"; None: the fastest predicted one
 
@@ -146,9 +147,12 @@ class Table:
         return rows[at][1] if at < len(rows) else LIBRARY
 
     def known(self, shape):
-        """The rows of a shape; of a captured one that was not measured, those of the other."""
-        rows = self.rows.get(shape.key)
-        return self.rows.get(shape._replace(captured=False).key) if rows is None and shape.captured else rows
+        """The rows of a shape that was measured; else those of the shape without a capture, then without a norm."""
+        for like in (shape, shape._replace(captured=False), shape._replace(normed=False),
+                     shape._replace(captured=False, normed=False)):  # fmt: skip
+            if (rows := self.rows.get(like.key)) is not None:
+                return rows
+        return None
 
     def mechanisms(self, shape):
         """The operator by each mechanism that the table may choose for it, in an order that is equal on all ranks."""
@@ -164,7 +168,7 @@ class Table:
         shapes = [
             {"op": s.op, "n": s.n, "k": s.k, "dtype": s.dtype, "ranks": s.ranks, "inner": s.inner, "keeps": s.keeps,
              "captured": s.captured, "attention": s.attention, "zigzag": s.zigzag, "experts": s.experts,
-             "capacity": s.capacity, "returns_lse": s.returns_lse, "f32_sums": s.f32_sums,
+             "capacity": s.capacity, "returns_lse": s.returns_lse, "f32_sums": s.f32_sums, "normed": s.normed,
              "choices": rows}
             for s, rows in sorted(self.rows.items())
         ]

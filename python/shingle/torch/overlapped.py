@@ -149,7 +149,8 @@ def gemm_all_reduce_norm(x, w, residual, norm_weight, group, bias=None, eps=1e-5
     m = x.shape[0]
     shape = None
     if eps > 0:  # an operator takes 0 for its default
-        shape = chosen(at, gemm("gemm+allreduce", x, w, at, bias=bias is not None, norm_epsilon=eps), m, x.device)
+        normed = gemm("gemm+allreduce", x, w, at, bias=bias is not None, normed=True, norm_epsilon=eps)
+        shape = chosen(at, normed, m, x.device)
     if shape is None:
         return sequential.gemm_all_reduce_norm(x, w, residual, norm_weight, group, bias, eps)
     matrices = [*operands(shape, *inputs), *map(rows_argument, outs)]

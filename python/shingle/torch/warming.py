@@ -33,6 +33,8 @@ KERNELS = {
 
 
 def kernel_of(shape):
+    if shape.normed:
+        return overlapped.gemm_all_reduce_norm
     return overlapped_attention.attend_with_lse if shape.returns_lse else KERNELS[shape.op]
 
 
@@ -59,7 +61,7 @@ def warmup(step, *, tune=True, least_m=16, confirm=0):
 
     step: a call of the model, or a whole training step. tune: also measures these operators, as mm + c10d and by
     several mechanisms, launched one by one and in CUDA graphs, and enters the fastest into shingle.torch.table at
-    some sizes from least_m to settings.max_m. Bias, norm and layout of the weight are left out. Experts without a
+    some sizes from least_m to settings.max_m. Bias and layout of the weight are left out. Experts without a
     capacity are measured with a new routing in each call, and not in CUDA graphs.
 
     Buckets of fsdp() and ddp() are measured beside products, at the sizes that the step used. confirm: then the step
@@ -108,7 +110,7 @@ def sizes_between(least, most):
 def measure(group, shape, sizes, device):
     """Median times of a call in microseconds, those of the slowest rank: {m: {choice: time}}."""
     if shape.op not in ("mlp", "moe"):
-        shape = shape._replace(bias=False, activation=None, norm_epsilon=None)  # as `arguments`
+        shape = shape._replace(bias=False, activation=None)  # as `arguments`
     calls = {choice: contexts.find_call(group, by(shape, choice), settings.max_m, device)
              for choice in (PREDICTED, *CANDIDATES.get(shape.op, []))}  # fmt: skip
     time = routed_us if host_routes(shape) else graph_us if shape.captured else median_us
@@ -213,6 +215,8 @@ def arguments(group: Group, shape: Shape, m: int):
     if "alltoall" in shape.op:
         row = [m // group.size + (rank < m % group.size) for rank in range(group.size)]
         return random(m, shape.k), w, group.name, row * group.size
+    if shape.normed:
+        return random(m, shape.k), w, random(m, shape.n), random(shape.n), group.name, None, shape.norm_epsilon
     return random(m, shape.k), w, group.name
 
 

@@ -105,8 +105,7 @@ class Bench {
     const std::vector<NamedProblem> problems = problems_of(flags_, ranks_);
     const bool predicts = !flags_.machine.empty() || where_.backend == "cuda" ||
                           std::ranges::any_of(flags_.contenders, &Contender::automatic);
-    const Target target = predicts ? target_to_tune_for(flags_.machine, ranks_, where_, launch_)
-                                   : target_to_plan_for("", ranks_, where_, launch_);
+    const Target target = target_to_run_on(flags_.machine, predicts, ranks_, where_, launch_);
     auto progress = std::make_unique<Progress>(launch_.speaks());
     shapes_ = plan_shapes(problems, target, flags_, where_, *progress);
     planning_s_ = elapsed_us() * 1e-6;

@@ -132,4 +132,12 @@ Target target_to_tune_for(const std::string& profile, int ranks, const WorldOpti
   return target;
 }
 
+Target target_to_run_on(const std::string& profile, bool predicts, int ranks, const WorldOptions& here,
+                        const ProcessLaunch& launch) {
+  Target target = predicts ? target_to_tune_for(profile, ranks, here, launch)
+                           : target_to_plan_for("", ranks, here, launch);
+  target.machine.peer_memory = target.machine.peer_memory && machine_of(ranks, here).peer_memory;
+  return target;
+}
+
 }  // namespace shingle::cli

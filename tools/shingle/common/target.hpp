@@ -36,6 +36,11 @@ Target target_to_plan_for(const std::string& spec, int ranks, const WorldOptions
 Target target_to_tune_for(const std::string& profile, int ranks, const WorldOptions& here,
                           const ProcessLaunch& launch);
 
+/// The machine of runs here. `predicts`: as target_to_tune_for(), else this machine. A profile of a machine
+/// whose ranks share memory may be given for one whose ranks do not: then plans keep to what runs here.
+Target target_to_run_on(const std::string& profile, bool predicts, int ranks, const WorldOptions& here,
+                        const ProcessLaunch& launch);
+
 /// Folder for results. If nothing can be kept, prints the folder and the reason to stderr before any
 /// measurement, and returns nothing. `directory` empty: the default folder.
 std::optional<std::string> folder_to_keep(const std::string& directory);

@@ -163,9 +163,8 @@ int run(const RunFlags& flags, const ProcessLaunch& launch) {
   if (!flags.own.a.empty() || !flags.own.b.empty() || !flags.own.out.empty())
     own.matrices.emplace(flags.own, flags.what, ranks);
   require_profile_of_here(flags, ranks, where);
-  const Target target = flags.how.automatic || !flags.machine.empty()
-                            ? target_to_tune_for(flags.machine, ranks, where, launch)
-                            : target_to_plan_for("", ranks, where, launch);
+  const bool predicts = flags.how.automatic || !flags.machine.empty();
+  const Target target = target_to_run_on(flags.machine, predicts, ranks, where, launch);
   PlanFlags how = flags.how;
   how.refuses = refusals(where);
   if (jobs.empty())
