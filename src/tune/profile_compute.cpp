@@ -75,7 +75,8 @@ void Profiler::memory() {
 
 /// Measures passes by all workers over `rows` rows. If the workers are cores and ranks access each other's
 /// memory, another rank stores the rows first, as after any communication. The rows then lie in that rank's
-/// caches, or in no cache.
+/// caches, or in no cache. SMs saturate memory long before all of them work: all have its rate, and a pass by
+/// one SM has that of a worker.
 void Profiler::passes(std::int64_t rows) {
   constexpr std::int64_t rows_on_cores = 1 << 10;
   const bool others_store = can_.remote_memory && size_ > 1;
@@ -85,11 +86,22 @@ void Profiler::passes(std::int64_t rows) {
   const auto gbps = [&](int sources, double us) {
     return plans_.bytes_passed(rows, sources) / us * 1e-3 / machine_.workers;
   };
-  machine_.pass_gbps =
-      gbps(1, on_cores ? sum_us(rows, 1) : alone_us(watch_.us(plans_.pass(rows)), machine_.launch_us));
-  note("pass_gbps", Origin::measured,
-       fmt::format("a pass over {}{} by all workers of each rank at once", size(),
-                   on_cores ? " that another rank has stored," : ""));
+  const auto pass_us = [&](std::int64_t of, std::int32_t workers) {
+    return alone_us(watch_.us(plans_.pass(of, workers)), machine_.launch_us);
+  };
+  machine_.pass_gbps = gbps(1, on_cores ? sum_us(rows, 1) : pass_us(rows, 0));
+  if (calls_take_) {
+    const std::int64_t share = std::max(rows / machine_.workers, std::int64_t{1});
+    machine_.memory_gbps = std::max(machine_.memory_gbps, machine_.pass_gbps * machine_.workers);
+    machine_.pass_gbps = plans_.bytes_passed(share) / pass_us(share, 1) * 1e-3;
+    note("memory_gbps", Origin::measured,
+         fmt::format("{} passed by all SMs of each rank at once, or copied by one step", size()));
+    note("pass_gbps", Origin::measured, "a pass by one SM of each rank");
+  } else {
+    note("pass_gbps", Origin::measured,
+         fmt::format("a pass over {}{} by all workers of each rank at once", size(),
+                     on_cores ? " that another rank has stored," : ""));
+  }
   if (!others_store) return;
   if (!on_cores) {
     const double us = alone_us(watch_.us(plans_.pushed(rows)), machine_.launch_us);

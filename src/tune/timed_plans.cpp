@@ -155,10 +155,13 @@ Plan TimedPlans::copy(std::int64_t rows) const {
   });
 }
 
-Plan TimedPlans::pass(std::int64_t rows) const {
+Plan TimedPlans::pass(std::int64_t rows, std::int32_t workers) const {
   const Plan base = sequential(moving(Op::allreduce, rows, kibi));
-  return with_lanes(base,
-                    [&](int rank) { return std::vector<Lane>{compute_lane({pass_of(base, rank, 64)})}; });
+  return with_lanes(base, [&](int rank) {
+    Elementwise step = pass_of(base, rank, 64);
+    step.resources.most = workers;
+    return std::vector<Lane>{compute_lane({step})};
+  });
 }
 
 Plan TimedPlans::pushed(std::int64_t rows) const {

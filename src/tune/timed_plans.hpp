@@ -65,9 +65,10 @@ class TimedPlans {
   /// and counts them, as for `signal`.
   TimedPlans(const Machine& machine, int world, DType dtype, bool hooked);
 
-  /// Copies a matrix of `rows` rows and 1024 columns on each rank: by one step, or by a pass of all workers.
+  /// Copies a matrix of `rows` rows and 1024 columns on each rank: by one step, or by a pass of so many
+  /// workers (0: all).
   Plan copy(std::int64_t rows) const;
-  Plan pass(std::int64_t rows) const;
+  Plan pass(std::int64_t rows, std::int32_t workers = 0) const;
   /// As pass(), but into the next rank's memory.
   Plan pushed(std::int64_t rows) const;
   /// Every rank stores such a matrix with all workers and waits for the other ranks. It then sums `sources`
