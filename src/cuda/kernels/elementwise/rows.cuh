@@ -63,11 +63,12 @@ struct RowPass {
     return static_cast<int>(static_cast<std::uint32_t>(col) * layout.reciprocal >> 32);
   }
 
-  /// Address of a source at a column of the grid, in column n of tiles; null if the row has no address.
-  __device__ const char* source_at(const Route& source, int n, int col) const {
-    const char* const at = row_of(source, tile(source, n), args.tile_rows, row);
-    const int offset = source.by_tile ? col - n * args.tile_cols : col;
-    return at == nullptr ? nullptr : at + offset * std::int64_t{sizeof(S)};
+  /// Address of a source's row in column n of tiles, which begins at column first_col(); null if it has none.
+  __device__ const char* source_at(const Route& source, int n) const {
+    return row_of(source, tile(source, n), args.tile_rows, row);
+  }
+  __device__ int first_col(const Route& source, int n) const {
+    return source.by_tile ? n * args.tile_cols : 0;
   }
 
   /// True if the source's row may lie in several places.
@@ -83,13 +84,18 @@ struct RowPass {
   __device__ void load_source(const Route& source, int col, int count, Chunk<S, length>& chunk) const {
     const int n = tile_of(col);
     if (col + count <= (n + 1) * args.tile_cols) {
-      if (const char* const at = source_at(source, n, col)) load(chunk, at, count);
+      // An offset that is added before the test for null becomes a predicated instruction behind a CS2R,
+      // whose zero ptxas 13.0 does not wait for.
+      if (const char* const at = source_at(source, n); at != nullptr)
+        load(chunk, at + (col - first_col(source, n)) * std::int64_t{sizeof(S)}, count);
       return;
     }
 #pragma unroll 1
     for (int i = count - 1; i >= 0; --i) {
-      const char* const at = source_at(source, tile_of(col + i), col + i);
-      push_front(chunk, at == nullptr ? 0 : *reinterpret_cast<const Bits<S>*>(at));
+      const int n = tile_of(col + i);
+      const char* const at = source_at(source, n);
+      push_front(chunk,
+                 at == nullptr ? 0 : reinterpret_cast<const Bits<S>*>(at)[col + i - first_col(source, n)]);
     }
   }
 
