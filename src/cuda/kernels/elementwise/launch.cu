@@ -51,8 +51,9 @@ RowLayout row_layout(const ElementwiseArgs& args, std::int64_t rows, int workers
     layout.reciprocal = (std::uint64_t{1} << 32) / static_cast<std::uint64_t>(args.tile_cols) + 1;
 
   const int matrices = args.to.dests + (args.has_residual ? 1 + args.sum.dests : 0) + args.source_count;
+  const bool plain = gated || args.activate == Activate::none;  // others would cost all rows registers
   const bool held = chunks <= row_batch(gated) * layout.threads;
-  if (!ptx::launch_early(facts.major) || !held || matrices > row_matrices) return layout;
+  if (!ptx::launch_early(facts.major) || !plain || !held || matrices > row_matrices) return layout;
   const int piece = ceil_div(args.cols * size_of(args.source_type), line) * line;
   const int room = (facts.most_shared - own_bytes) / layout.slices / line * line - layout.slice_bytes;
   int pieces = most_pieces;

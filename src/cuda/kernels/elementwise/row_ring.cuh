@@ -48,18 +48,13 @@ struct RowMatrices {
 /// The ring of one slice, in shared memory of its own.
 class RowRing {
  public:
-  __device__ RowRing(char* memory, const RowLayout& layout)
-      : layout_(layout),
-        bytes_(memory),
-        heads_(reinterpret_cast<RowHead*>(memory + layout.pieces * layout.piece_bytes)),
-        filled_(reinterpret_cast<ptx::Barrier*>(heads_ + layout.pieces + 1)),
-        taken_(filled_ + layout.pieces) {}
+  __device__ RowRing(char* memory, const RowLayout& layout) : layout_(layout), memory_(memory) {}
 
   /// Called by one thread, before a CTA barrier.
   __device__ void init() const {
     for (int i = 0; i < layout_.pieces; ++i) {
-      ptx::barrier_init(filled_ + i, 1);
-      ptx::barrier_init(taken_ + i, static_cast<std::uint32_t>(layout_.threads / 32));
+      ptx::barrier_init(barrier(i), 1);
+      ptx::barrier_init(barrier(layout_.pieces + i), static_cast<std::uint32_t>(layout_.threads / 32));
     }
     ptx::fence_barrier_init();
   }
@@ -80,24 +75,31 @@ class RowRing {
     if (++head_ > layout_.pieces) head_ = 0;
   }
 
-  __device__ RowHead& head() const { return heads_[head_]; }
-  __device__ char* piece() const { return bytes_ + slot_ * layout_.piece_bytes; }
-  __device__ ptx::Barrier* filled() const { return filled_ + slot_; }
+  __device__ RowHead& head() const {
+    return reinterpret_cast<RowHead*>(memory_ + layout_.pieces * layout_.piece_bytes)[head_];
+  }
+  __device__ char* piece() const { return memory_ + slot_ * layout_.piece_bytes; }
+  __device__ ptx::Barrier* filled() const { return barrier(slot_); }
 
-  __device__ void await_filled() const { ptx::barrier_wait(filled_ + slot_, phase_); }
-  __device__ void await_taken() const { ptx::barrier_wait(taken_ + slot_, phase_ ^ 1); }
+  __device__ void await_filled() const { ptx::barrier_wait(filled(), phase_); }
+  __device__ void await_taken() const { ptx::barrier_wait(taken(), phase_ ^ 1); }
   /// Called by all lanes of each warp of the slice once they have read the piece.
   __device__ void take() {
     __syncwarp();
-    if (threadIdx.x % 32 == 0) ptx::barrier_arrive(taken_ + slot_);
+    if (threadIdx.x % 32 == 0) ptx::barrier_arrive(taken());
     next_piece();
   }
 
  private:
+  __device__ ptx::Barrier* taken() const { return barrier(layout_.pieces + slot_); }
+  /// Those of filled pieces, then those of taken ones, behind pieces and heads.
+  __device__ ptx::Barrier* barrier(int i) const {
+    return reinterpret_cast<ptx::Barrier*>(memory_ + row_ring_bytes(layout_.pieces, layout_.piece_bytes)) -
+           2 * layout_.pieces + i;
+  }
+
   const RowLayout& layout_;
-  char* bytes_;
-  RowHead* heads_;
-  ptx::Barrier *filled_, *taken_;
+  char* memory_;
   int slot_ = 0, head_ = 0;
   std::uint32_t phase_ = 0;
 };

@@ -170,17 +170,12 @@ struct RowPass {
     Chunk<T, length> result[batch];
 #pragma unroll
     for (int j = 0; j < batch; ++j) result[j] = narrowed<T>(x[j]);
+#pragma unroll 1
     for (int d = 0; d < dests; ++d)
       if (char* const at = to[d])
         each(lane, [&](int j, int c) { store_whole(result[j], at + col_of(c) * std::int64_t{sizeof(T)}); });
   }
 
-  using Weights = Chunk<T, length>[batch];
-
-  __device__ void load_weights(Weights& weights) const {
-#pragma unroll
-    for (int j = 0; j < batch; ++j) weights[j] = whole<T>(args.norm_weight, col_at(j));
-  }
   /// First column of the thread's j-th chunk of a row that fits; of the last chunk if it has none.
   __device__ int col_at(int j) const { return min(col_of(lane + j * layout.threads), out_cols - length); }
   __device__ bool has(int j) const { return col_of(lane + j * layout.threads) < out_cols; }
@@ -188,6 +183,7 @@ struct RowPass {
   /// gather() of a row in the ring; with swiglu for both halves. Chunks that the thread does not have are
   /// copies of the last.
   __device__ __forceinline__ void gather(RowRing& ring, Batch& x, Batch& up) const {
+#pragma unroll 1
     for (int s = 0; s < args.source_count; ++s) {
       if (s > 0) ring.await_filled();
 #pragma unroll
@@ -205,12 +201,12 @@ struct RowPass {
     }
   }
 
-  /// All phases of a row in the ring. `weights`: of the norm.
-  __device__ __forceinline__ void run(RowRing& ring, const Weights& weights, float* warps) const {
+  /// All phases of a row in the ring.
+  __device__ __forceinline__ void run(RowRing& ring, float* warps) const {
     const RowHead& head = ring.head();
     Batch x = {}, up = {};
     gather(ring, x, up);
-    apply(x, up);
+    if constexpr (gated) apply(x, up);
     if (args.has_residual) {
       ring.await_filled();
 #pragma unroll
@@ -226,6 +222,9 @@ struct RowPass {
 #pragma unroll
         for (int i = 0; i < length; ++i) squares += x[j][i] * x[j][i];
       }
+      Chunk<T, length> weights[batch];  // loaded while the slice adds up
+#pragma unroll
+      for (int j = 0; j < batch; ++j) weights[j] = whole<T>(args.norm_weight, col_at(j));
       const float inverse = inverse_of(squares, warps);
 #pragma unroll
       for (int j = 0; j < batch; ++j)
@@ -310,10 +309,14 @@ struct RowPass {
     return false;
   }
 
-  /// All phases of any row that has a destination.
-  __device__ __forceinline__ void run(float* warps) const {
+  /// All phases of a row that is not in the ring, unless it has no destination: returns false then.
+  __device__ __forceinline__ bool run(int of_all, float* warps) {
+    m = of_all / args.tile_rows;
+    row = of_all % args.tile_rows;
+    if (!goes_somewhere()) return false;
     const float squares = gather_row();
     if (args.norm) scale_row(inverse_of(squares, warps));
+    return true;
   }
 };
 
@@ -370,8 +373,6 @@ __global__ void __launch_bounds__(max_row_threads + 32 * max_row_loaders, 1)
 
   const int begin = first_row[slice], end = first_row[slice + 1];
   RowRing ring = ring_of(slice);
-  typename RowPass<S, T, gated>::Weights weights;
-  if (ringed && fits && args.norm) pass.load_weights(weights);
   int turn = 0;
   for (int row = begin; row < end; ++row) {
     RowKind kind = RowKind::any;
@@ -380,15 +381,10 @@ __global__ void __launch_bounds__(max_row_threads + 32 * max_row_loaders, 1)
       kind = ring.head().kind;
     }
     if (kind == RowKind::whole) {
-      pass.run(ring, weights, sums[slice].of[turn]);
+      pass.run(ring, sums[slice].of[turn]);
       turn ^= 1;
     } else {
-      pass.m = row / args.tile_rows;
-      pass.row = row % args.tile_rows;
-      if (kind == RowKind::any && pass.goes_somewhere()) {
-        pass.run(sums[slice].of[turn]);
-        turn ^= 1;
-      }
+      if (kind == RowKind::any && pass.run(row, sums[slice].of[turn])) turn ^= 1;
       for (int i = 0; ringed && i < layout.row_pieces; ++i) {
         ring.await_filled();
         ring.take();
