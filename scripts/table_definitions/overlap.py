@@ -53,6 +53,7 @@ def cuda_layers(record):
 
 
 @table("cuda-auto", "h200x2/suite")
+@table("cuda-auto-4", "h200x4/suite")
 def cuda_auto(record):
     """Geometric mean and minimum of the speed-ups, and the number of shapes that stay sequential."""
     rows = []
@@ -198,3 +199,16 @@ def cuda_attention(*records):
     table = [["ms; hidden", *ways], *rows]
     kept = [column for column in zip(*table) if any(column[1:])]
     return [column[0] for column in kept], [list(cells) for cells in zip(*(column[1:] for column in kept))]
+
+
+@table("slow-link", "h200x2/slow_link")
+def slow_link(record):
+    """Geometric mean and minimum of the speed-ups of mechanisms."""
+    mechanisms, rows = ["auto", "signal", "chunked", "ring"], []
+    for op in values_of(record, "op"):
+        cells = []
+        for mechanism in mechanisms:
+            gains = [speedup(row) for row in pick(record, op=op, contender=mechanism) if row["sequential_us"]]
+            cells.append(f"{geomean(gains):.2f}, {min(gains):.2f}" if gains else "")
+        rows.append([op, *cells])
+    return ["", *mechanisms], rows

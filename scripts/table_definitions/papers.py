@@ -42,6 +42,26 @@ def signal_alltoall(record):
     yield "Fig. 15, E2", f"{what}, error of the prediction", "3.44% (A800)", shares(*map(error, rows))
 
 
+def slow_link(record):
+    for op, what in (("gemm+allreduce", "all-reduce"), ("gemm+reducescatter", "reduce-scatter"),
+                     ("gemm+alltoall", "all-to-all")):  # fmt: skip
+        rows = pick(record, op=op, contender="signal")
+        yield "Fig. 10, E1", f"{what}, no peer access, speed over no overlap", "1.02x to 1.65x", times(*map(speedup, rows))
+
+
+def slow_link_partitions(record):
+    named, where, others = {}, "all collectives, no peer access", []
+    for op, m, n, k in dict.fromkeys((row["op"], row["m"], row["n"], row["k"]) for row in record.rows):
+        rows = pick(record, op=op, m=m, n=n, k=k)
+        searched = next(row for row in rows if "searched" in row["names"])
+        best = min(us(row) for row in rows)
+        named[op, m, n, k] = best / us(searched)
+        others += [error(row) for row in rows if row["names"] != "sequential"]
+    worst = min(named.values())
+    yield "Fig. 15, E2", f"{where}, least speed of the searched partition, of the best", "> 99%", percent(worst)
+    yield "Fig. 15, E2", f"{where}, average error of the prediction", "3.41%", percent(sum(others) / len(others))
+
+
 def ring_reducescatter(record):
     rows = [row for row in pick(record, op="gemm+reducescatter", contender="auto") if row["plan"].startswith("ring")]
     what = "reduce-scatter by `ring`, communication hidden"
@@ -102,7 +122,12 @@ def loops(record):
 PAPERS = {
     "FlashOverlap": (
         ["flashoverlap_search", "flashoverlap_signal"],
-        [("h200x2/signal", signal), ("h200x2/alltoall", signal_alltoall)],
+        [
+            ("h200x2/signal", signal),
+            ("h200x2/alltoall", signal_alltoall),
+            ("h200x2/slow_link", slow_link),
+            ("h200x2/slow_link_partitions", slow_link_partitions),
+        ],
     ),
     "Flash-Overlap": (
         ["flash_overlap"],

@@ -39,6 +39,7 @@ def torch_decode(record):
 
 
 @table("torch-few-rows", "h200x2/torch_few_rows")
+@table("torch-few-rows-4", "h200x4/torch_few_rows")
 def torch_few_rows(record):
     """Times of the best of PyTorch's ways and of Shingle's op, and the speed-up, in microseconds.
 

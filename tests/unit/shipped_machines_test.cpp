@@ -21,9 +21,9 @@ Machine shipped(const std::string& name) {
 
 /// Dense 16-bit TFLOP/s of the data sheets.
 const std::map<std::string, double> peak_tflops{
-    {"a100x8-nvlink", 312}, {"a100x8-pcie", 312}, {"a40x8-nvlink", 149.7},
-    {"a40x8-pcie", 149.7},  {"a800x8", 312},      {"h200x8", 989.4},
-    {"h800x8", 989.4},      {"mi300x8", 1307.4},  {"rtx4090x4-pcie", 330.3}};
+    {"a100x8-nvlink", 312}, {"a100x8-pcie", 312},     {"a40x8-nvlink", 149.7}, {"a40x8-pcie", 149.7},
+    {"a800x8", 312},        {"h200x2-nop2p", 989.4},  {"h200x8", 989.4},       {"h800x8", 989.4},
+    {"mi300x8", 1307.4},    {"rtx4090x4-pcie", 330.3}};
 
 std::vector<Machine> machines() {
   std::vector<Machine> all;
@@ -56,7 +56,8 @@ TEST(ShippedMachines, SayWhereEachFigureComesFrom) {
   for (const Machine& m : machines())
     for (const Source& source : m.sources) {
       EXPECT_FALSE(source.note.empty()) << m.name << " " << source.of;
-      EXPECT_FALSE(source.origin == Origin::measured && m.name != "h200x8") << m.name << " " << source.of;
+      EXPECT_FALSE(source.origin == Origin::measured && !m.name.starts_with("h200"))
+          << m.name << " " << source.of;
     }
 }
 
@@ -103,7 +104,7 @@ TEST(ShippedMachines, AreFasterWithMoreChannels) {
     for (const Traffic traffic : traffics)
       for (int ranks = 2; ranks <= m.ranks; ranks *= 2)
         for (int workers = 1; workers < 32; workers *= 2)
-          EXPECT_GE(collective_us(m, traffic, ranks, workers, 64 * MiB) * 1.03,  // h200x8 varies, as measured
+          EXPECT_GE(collective_us(m, traffic, ranks, workers, 64 * MiB) * 1.04,  // measured ones vary
                     collective_us(m, traffic, ranks, 2 * workers, 64 * MiB))
               << m.name << " " << name(traffic) << " " << ranks << " " << workers;
 }
