@@ -10,7 +10,7 @@ struct TileSpot {
   std::int64_t position;  ///< in the grid's order; used only by routes by tile
   std::int32_t m;
   std::int32_t n;
-  bool sum = false;  ///< the tile adds other ranks' parts to its product
+  bool sum;  ///< the tile adds other ranks' parts to its product
 };
 
 /// Address of row `row` of a tile; null if the row has none. It points at the tile's column 0 for routes by
