@@ -43,10 +43,10 @@ def signal_alltoall(record):
 
 
 def slow_link(record):
-    for op, what in (("gemm+allreduce", "all-reduce"), ("gemm+reducescatter", "reduce-scatter"),
-                     ("gemm+alltoall", "all-to-all")):  # fmt: skip
-        rows = pick(record, op=op, contender="signal")
-        yield "Fig. 10, E1", f"{what}, no peer access, speed over no overlap", "1.02x to 1.65x", times(*map(speedup, rows))
+    names = {"gemm+allreduce": "all-reduce", "gemm+reducescatter": "reduce-scatter", "gemm+alltoall": "all-to-all"}
+    for op, name in names.items():
+        gains = map(speedup, pick(record, op=op, contender="signal"))
+        yield "Fig. 10, E1", f"{name}, no peer access, speed over no overlap", "1.02x to 1.65x", times(*gains)
 
 
 def slow_link_partitions(record):

@@ -91,7 +91,7 @@ void Profiler::passes(std::int64_t rows) {
   };
   machine_.pass_gbps = gbps(1, on_cores ? sum_us(rows, 1) : pass_us(rows, 0));
   if (calls_take_) {
-    const std::int64_t share = std::max(rows / machine_.workers, std::int64_t{1});
+    const std::int64_t share = std::max(rows / 8, std::int64_t{1});  // more than caches hold
     machine_.memory_gbps = std::max(machine_.memory_gbps, machine_.pass_gbps * machine_.workers);
     machine_.pass_gbps = plans_.bytes_passed(share) / pass_us(share, 1) * 1e-3;
     note("memory_gbps", Origin::measured,

@@ -159,7 +159,7 @@ Plan TimedPlans::pass(std::int64_t rows, std::int32_t workers) const {
   const Plan base = sequential(moving(Op::allreduce, rows, kibi));
   return with_lanes(base, [&](int rank) {
     Elementwise step = pass_of(base, rank, 64);
-    step.resources.most = workers;
+    if (workers > 0) step.resources = {workers, workers};
     return std::vector<Lane>{compute_lane({step})};
   });
 }

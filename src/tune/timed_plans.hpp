@@ -66,7 +66,7 @@ class TimedPlans {
   TimedPlans(const Machine& machine, int world, DType dtype, bool hooked);
 
   /// Copies a matrix of `rows` rows and 1024 columns on each rank: by one step, or by a pass of so many
-  /// workers (0: all).
+  /// workers (0: all free ones).
   Plan copy(std::int64_t rows) const;
   Plan pass(std::int64_t rows, std::int32_t workers = 0) const;
   /// As pass(), but into the next rank's memory.

@@ -101,7 +101,8 @@ int tune(const TuneFlags& flags, const ProcessLaunch& launch) {
   const int ranks = flags.where.ranks(launch);
   const WorldOptions where = flags.where.options(launch);
   const std::optional<std::string> folder = folder_to_keep(flags.cache);
-  const Target target = target_to_tune_for(flags.machine, ranks, where, launch);
+  const Target target = flags.confirm > 0 ? target_to_run_on(flags.machine, true, ranks, where, launch)
+                                          : target_to_tune_for(flags.machine, ranks, where, launch);
   const Machine& machine = target.machine;
   std::optional<TuneCache> cache;
   if (folder) cache.emplace(machine, *folder);

@@ -148,11 +148,10 @@ class Table:
 
     def known(self, shape):
         """The rows of a shape that was measured; else those of the shape without a capture, then without a norm."""
-        for like in (shape, shape._replace(captured=False), shape._replace(normed=False),
-                     shape._replace(captured=False, normed=False)):  # fmt: skip
-            if (rows := self.rows.get(like.key)) is not None:
-                return rows
-        return None
+        rows = self.rows.get(shape.key)
+        if rows is None and shape.captured:
+            rows = self.rows.get(shape._replace(captured=False).key)
+        return self.known(shape._replace(normed=False)) if rows is None and shape.normed else rows
 
     def mechanisms(self, shape):
         """The operator by each mechanism that the table may choose for it, in an order that is equal on all ranks."""

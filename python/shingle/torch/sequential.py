@@ -22,7 +22,7 @@ def activate(x, activation):
 
 def rms_norm(x, weight, eps):
     """RMSNorm of rows, computed in fp32 at least and rounded once."""
-    if x.is_cuda and x.dtype == weight.dtype:  # PyTorch's kernel does so; on CPUs it rounds before the weight
+    if x.is_cuda and x.dtype == weight.dtype:  # one kernel, which does so
         return F.rms_norm(x, weight.shape, weight, eps)
     wide = torch.promote_types(x.dtype, torch.float32)
     return F.rms_norm(x.to(wide), weight.shape, weight.to(wide), eps).to(x.dtype)

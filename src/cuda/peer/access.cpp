@@ -25,7 +25,8 @@ void for_each_pair(const std::vector<int>& devices, Visit&& visit) {
 std::string forbidden_peer_access() {
   constexpr const char* variable = "NCCL_P2P_DISABLE";
   const char* const value = std::getenv(variable);
-  return value != nullptr && std::atoi(value) != 0 ? fmt::format("{} is set", variable) : std::string();
+  const bool set = value != nullptr && std::strtol(value, nullptr, 0) == 1;  // as NCCL reads it
+  return set ? fmt::format("{} is set", variable) : std::string();
 }
 
 std::string no_peer_access(const std::vector<int>& devices) {

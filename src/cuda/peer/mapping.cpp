@@ -126,6 +126,7 @@ std::string no_mapping(Processes& processes, int own_rank, int device, double ti
   const std::string own = place_of(device);
   const std::vector<std::string> places = processes.all_gather(own, timeout_us);
   std::string why = places.size() > 1 ? forbidden_peer_access() : std::string();
+  if (!why.empty()) why = fmt::format("rank {}: {}", own_rank, why);
   for (std::size_t rank = 0; rank < places.size() && why.empty(); ++rank)
     if (static_cast<int>(rank) != own_rank)
       if (const std::string reason = unreachable(device, own, places[rank]); !reason.empty())

@@ -136,7 +136,9 @@ Target target_to_run_on(const std::string& profile, bool predicts, int ranks, co
                         const ProcessLaunch& launch) {
   Target target = predicts ? target_to_tune_for(profile, ranks, here, launch)
                            : target_to_plan_for("", ranks, here, launch);
-  target.machine.peer_memory = target.machine.peer_memory && machine_of(ranks, here).peer_memory;
+  if (!target.machine.peer_memory || machine_of(ranks, here).peer_memory) return target;
+  target.machine.peer_memory = false;
+  if (target.tuned) target.tuned = tuned_for(target.machine);
   return target;
 }
 
