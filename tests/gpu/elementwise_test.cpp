@@ -181,17 +181,38 @@ TEST_F(ElementwiseTest, NormalisesRows) {
 }
 
 TEST_F(ElementwiseTest, NormalisesSumsOfWideSourcesScatteredByRow) {
-  for (const Element type : {Element::bf16, Element::f16}) {
-    PassShape shape{.rows = 200, .cols = 2056, .tile_rows = 64, .tile_cols = 256, .sources = 3};
-    shape.type = type;
-    shape.source_type = Element::f32;
-    shape.activate = Activate::silu;
-    shape.bias = shape.norm = shape.residual = true;
-    shape.integers = false;
-    shape.from = {.layout = Layout::by_tile, .piece_rows = 1, .holes_percent = 10};
-    shape.to = {.layout = Layout::by_row, .piece_rows = 1, .dests = 2, .holes_percent = 40};
-    expect(10, shape);
-  }
+  for (const Element type : {Element::bf16, Element::f16})
+    for (const Activate activate : {Activate::silu, Activate::none})
+      for (const int ctas : {0, 1, 3}) {
+        PassShape shape{.rows = 200, .cols = 2056, .tile_rows = 64, .tile_cols = 256, .sources = 3};
+        shape.type = type;
+        shape.source_type = Element::f32;
+        shape.activate = activate;
+        shape.bias = shape.norm = shape.residual = true;
+        shape.integers = false;
+        shape.from = {.layout = Layout::by_tile, .piece_rows = 1, .holes_percent = 10};
+        shape.to = {.layout = Layout::by_row, .piece_rows = 1, .dests = 2, .holes_percent = 40};
+        shape.ctas = ctas;
+        expect(10, shape);
+      }
+}
+
+/// Few CTAs, so that the rings of shared memory turn many times; of the widest rows they hold less than one.
+TEST_F(ElementwiseTest, NormalisesManyRowsInFewCtas) {
+  for (const int cols : {256, 2048, 5120, 8192, 16384})
+    for (const int sources : {1, 2, 3})
+      for (const bool wide : {false, true}) {
+        PassShape shape{.rows = 150, .cols = cols, .tile_rows = 64, .tile_cols = 128, .sources = sources};
+        shape.source_type = wide ? Element::f32 : shape.type;
+        shape.from.piece_rows = shape.tile_rows;
+        shape.norm = shape.residual = true;
+        shape.integers = false;
+        shape.ctas = 2;
+        expect(13, shape);
+        shape.from = {};
+        shape.to = {.layout = Layout::by_row, .piece_rows = 1, .dests = 2, .holes_percent = 10};
+        expect(14, shape);
+      }
 }
 
 TEST_F(ElementwiseTest, GatesRows) {
@@ -204,6 +225,8 @@ TEST_F(ElementwiseTest, GatesRows) {
         shape.bias = true;
         shape.norm = shape.residual = norm;
         shape.integers = false;
+        expect(11, shape);
+        shape.ctas = 1;
         expect(11, shape);
       }
 }

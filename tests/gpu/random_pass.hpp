@@ -20,6 +20,7 @@ struct PassShape {
   Activate activate = Activate::none;
   bool bias = false, norm = false, residual = false;
   bool integers = true;  ///< small integers, whose sums are exact
+  int ctas = 0;          ///< limit; 0: none
   int phantoms = 3;
   LayoutChoice from{Layout::by_tile, 32};
   LayoutChoice to{};
@@ -73,6 +74,7 @@ class RandomPass {
     args.source_count = shape_.sources;
     args.to = to_->to_device();
     args.scale = shape_.scale;
+    args.ctas = shape_.ctas;
     args.activate = shape_.activate;
     device_bias_ = upload(stored(bias_)), device_weight_ = upload(stored(weight_));
     if (shape_.bias) args.bias = device_bias_.get();

@@ -9,7 +9,7 @@ namespace shingle::cuda {
 
 inline constexpr int max_row_threads = 512;
 
-/// Warps that load rows for a row-wise CTA.
+/// Most warps that load rows for a row-wise CTA.
 inline constexpr int max_row_loaders = 4;
 /// Matrices of a row-wise pass whose addresses a loader looks up: one for each lane.
 inline constexpr int row_matrices = 32;
@@ -27,7 +27,7 @@ enum class RowKind : std::uint32_t {
 
 /// What comes with the first piece of a row in a ring (row_ring.cuh).
 struct RowHead {
-  char* to[row_matrices];  ///< destinations of `to`, then of `sum`
+  char* to[row_matrices];  ///< destinations of `to`, then of `sum`; others are not used
   RowKind kind;
 };
 

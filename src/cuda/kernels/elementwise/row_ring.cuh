@@ -8,9 +8,9 @@
 //
 // Memory order: a loader writes a head, then arrives at the mbarrier `filled` of the piece (release). The
 // slice waits there (acquire), reads, and its warps arrive at `taken`. A ring of n pieces has n + 1 heads:
-// the head of row r + n + 1 is written only when a piece of row r + 1 is taken, thus after row r is done.
-// There are no more loaders than rows in a ring: so no two loaders wait for the same piece, whose phases they
-// could confuse.
+// the head of row r + n + 1 is written only when a piece of row r + 1 or of a later one is taken, thus after
+// row r is done. A slice has one loader, or no more than rows fit into its ring: so no two loaders wait for
+// the same piece, whose phases they could confuse.
 #pragma once
 
 #include "chunk.cuh"
@@ -108,8 +108,8 @@ class RowRing {
 template <class S, class T>
 class RowLoader {
  public:
-  __device__ RowLoader(const ElementwiseArgs& args, const RowMatrices& matrices, bool fits)
-      : args_(args), matrices_(matrices), fits_(fits) {}
+  __device__ RowLoader(const ElementwiseArgs& args, const RowMatrices& matrices)
+      : args_(args), matrices_(matrices), aligned_(aligned(args.bias) && aligned(args.norm_weight)) {}
 
   /// Loads a row, or says in its head what it is.
   __device__ void load(RowRing& ring, int row) const {
@@ -159,7 +159,8 @@ class RowLoader {
     const int first = RowMatrices::first_source(args_), count = RowMatrices::count(args_);
     if (!__any_sync(~0u, lane() < args_.to.dests && at != nullptr)) return RowKind::none;
     const bool source = lane() >= first;
-    bool whole = fits_ && (lane() >= count || tiled(lane()) || (aligned(at) && !(source && at == nullptr)));
+    bool whole =
+        aligned_ && (lane() >= count || tiled(lane()) || (aligned(at) && !(source && at == nullptr)));
     for (int i = first; i < count; ++i)
       if (tiled(i))
         for (spot.n = lane(); whole && spot.n < args_.tiles_n; spot.n += 32) {
@@ -188,7 +189,7 @@ class RowLoader {
 
   const ElementwiseArgs& args_;
   const RowMatrices& matrices_;
-  bool fits_;
+  bool aligned_;  ///< the vectors of all rows
 };
 
 }  // namespace shingle::cuda

@@ -10,14 +10,14 @@
 //      each row.
 //   3. Every thread scales its chunks, rounds once and stores them.
 //
-// Most rows fit into one batch and consist of whole, aligned chunks. A loader warp copies them to shared
-// memory ahead (row_ring.cuh), and their chunks stay in registers. In other rows, a thread loads its chunks
-// itself, looks at the address and the end of each, and keeps them in shared memory.
+// Most rows fit into one batch and consist of whole, aligned chunks. On compute capability 9.0, a loader warp
+// copies them to shared memory ahead (row_ring.cuh), and their chunks stay in registers. In other rows, a
+// thread loads its chunks itself, looks at the address and the end of each, and keeps them in shared memory.
 //
 // Memory order: none needed, as all inputs are complete before the kernel starts.
 //
-// Assumes: `threads` is a multiple of 32, and slices · threads is the size of the CTA. Rows with a
-// destination also have an address for residual and sum.
+// Assumes: `threads` is a multiple of 32, and the CTA consists of slices · threads threads and the loader
+// warps. Rows with a destination also have an address for residual and sum.
 #pragma once
 
 #include "activation.cuh"
@@ -69,14 +69,6 @@ struct RowPass {
   }
   __device__ int first_col(const Route& source, int n) const {
     return source.by_tile ? n * args.tile_cols : 0;
-  }
-
-  /// True if the source's row may lie in several places.
-  __device__ bool tiled(const Route& source) const { return source.by_tile && args.tiles_n > 1; }
-  /// True if rows with aligned addresses fit into one batch of whole chunks, at multiples of 16 bytes.
-  __device__ bool fits() const {
-    return out_cols % length == 0 && out_cols <= batch * layout.threads * length && aligned(args.bias) &&
-           aligned(args.norm_weight);
   }
 
   /// Loads `count` elements of a source. A chunk that crosses tiles (if tile_cols is not a multiple of its
@@ -176,7 +168,7 @@ struct RowPass {
         each(lane, [&](int j, int c) { store_whole(result[j], at + col_of(c) * std::int64_t{sizeof(T)}); });
   }
 
-  /// First column of the thread's j-th chunk of a row that fits; of the last chunk if it has none.
+  /// First column of the thread's j-th chunk of a row in the ring; of the last chunk if it has none.
   __device__ int col_at(int j) const { return min(col_of(lane + j * layout.threads), out_cols - length); }
   __device__ bool has(int j) const { return col_of(lane + j * layout.threads) < out_cols; }
 
@@ -320,8 +312,15 @@ struct RowPass {
   }
 };
 
+/// Loaders need bulk copies. Without them, threads may use more registers.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+inline constexpr int row_loaders_of_device = 0;
+#else
+inline constexpr int row_loaders_of_device = max_row_loaders;
+#endif
+
 template <class S, class T, bool gated>
-__global__ void __launch_bounds__(max_row_threads + 32 * max_row_loaders, 1)
+__global__ void __launch_bounds__(max_row_threads + 32 * row_loaders_of_device, 1)
     rows_kernel(const __grid_constant__ ElementwiseArgs args, const __grid_constant__ RowLayout layout) {
   __shared__ SliceSums sums[max_row_threads / 32];
   __shared__ std::int32_t first_row[max_row_threads / 32 + 1];  // of each slice, and of the next CTA
@@ -356,9 +355,8 @@ __global__ void __launch_bounds__(max_row_threads + 32 * max_row_loaders, 1)
       slice,
       thread % layout.threads,
       static_cast<int>(gated ? args.cols / 2 : args.cols)};
-  const bool fits = pass.fits();
   if (slice >= layout.slices) {  // loaders take turns
-    const RowLoader<S, T> loader(args, matrices, fits);
+    const RowLoader<S, T> loader(args, matrices);
     const int own = (thread - layout.slices * layout.threads) / 32;
     const int most = first_row[1] - first_row[0] + 1;  // slices differ by one row at most
     for (int at = own; at < most * layout.slices; at += layout.loaders) {
