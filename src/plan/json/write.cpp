@@ -9,7 +9,7 @@
 namespace shingle {
 namespace {
 
-using nlohmann::ordered_json;  // keys stay in the order of fields.hpp
+using nlohmann::ordered_json;  // keys stay in the order of their fields()
 
 constexpr std::size_t line_width = 110;
 
