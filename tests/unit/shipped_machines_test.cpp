@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <tuple>
 
 #include "base/file.hpp"
 #include "shingle/machine/profile.hpp"
@@ -59,6 +60,17 @@ TEST(ShippedMachines, SayWhereEachFigureComesFrom) {
       EXPECT_FALSE(source.origin == Origin::measured && !m.name.starts_with("h200"))
           << m.name << " " << source.of;
     }
+}
+
+/// Its GPUs are those of h200x8: only their link differs.
+TEST(ShippedMachines, ASlowLinkLeavesProductsAsTheyAre) {
+  const Machine slow = shipped("h200x2-nop2p"), fast = shipped("h200x8");
+  EXPECT_EQ(slow.tiles, fast.tiles);
+  EXPECT_EQ(slow.attention, fast.attention);
+  EXPECT_EQ(slow.contention, fast.contention);
+  EXPECT_EQ(std::tuple(slow.memory_gbps, slow.pass_gbps, slow.hooked_us, slow.launch_us),
+            std::tuple(fast.memory_gbps, fast.pass_gbps, fast.hooked_us, fast.launch_us));
+  EXPECT_FALSE(slow.peer_memory);
 }
 
 TEST(ShippedMachines, ComputeNoFasterThanOnPaper) {

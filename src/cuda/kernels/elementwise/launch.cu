@@ -34,21 +34,16 @@ int row_loaders(int slices, int rows) {
   return loaders;
 }
 
-/// True if the kernel was compiled for bulk copies (compute capability 9.0), and not for an earlier
-/// capability from which the driver translates it.
-bool copies_in_bulk(const void* kernel) {
-  cudaFuncAttributes attributes;
-  return cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess && attributes.ptxVersion >= 90;
-}
-
 /// Threads: enough to hold a row in one batch. Slices: enough for all rows in one wave of CTAs. Both have the
-/// limit of a CTA. Rings: of up to eight pieces, where rows can be in one and shared memory has room for two.
-RowLayout row_layout(const ElementwiseArgs& args, std::int64_t rows, int workers, const DeviceFacts& facts,
+/// limit of a CTA. Rings: of up to eight pieces, where rows can be in one and `most_shared` bytes have room
+/// for two. `bulk`: the kernel has bulk copies.
+RowLayout row_layout(const ElementwiseArgs& args, std::int64_t rows, int workers, int most_shared,
                      bool bulk) {
-  constexpr int own_bytes = 9 << 10, most_pieces = 8, line = 128;  // own: shared memory that is not dynamic
+  constexpr int most_pieces = 8, line = 128;
   const bool gated = args.activate == Activate::swiglu;
   const int length = 16 / size_of(args.type);
-  const int chunks = ceil_div(gated ? args.cols / 2 : args.cols, length);
+  const std::int64_t out_cols = gated ? args.cols / 2 : args.cols;
+  const int chunks = ceil_div(out_cols, length);
   RowLayout layout;
   layout.threads = std::min(ceil_div(ceil_div(chunks, row_batch(gated)), 32) * 32, max_row_threads);
   layout.slices = std::clamp(ceil_div(rows, workers), 1, max_row_threads / layout.threads);
@@ -60,11 +55,10 @@ RowLayout row_layout(const ElementwiseArgs& args, std::int64_t rows, int workers
 
   const int matrices = args.to.dests + (args.has_residual ? 1 + args.sum.dests : 0) + args.source_count;
   const bool plain = gated || args.activate == Activate::none;  // others would cost all rows registers
-  const bool whole = (gated ? args.cols / 2 : args.cols) % length == 0;
-  const bool held = whole && chunks <= row_batch(gated) * layout.threads;
+  const bool held = out_cols % length == 0 && chunks <= row_batch(gated) * layout.threads;
   if (!bulk || !plain || !held || matrices > row_matrices) return layout;
   const int piece = ceil_div(args.cols * size_of(args.source_type), line) * line;
-  const int room = (facts.most_shared - own_bytes) / layout.slices / line * line - layout.slice_bytes;
+  const int room = most_shared / layout.slices / line * line - layout.slice_bytes;
   int pieces = most_pieces;
   while (pieces > 1 && row_ring_bytes(pieces, piece) > room) --pieces;
   if (pieces < 2) return layout;
@@ -131,12 +125,17 @@ cudaError_t prepare_elementwise(const ElementwiseArgs& args, ElementwiseLaunch& 
     return cudaSuccess;
   }
   const std::int64_t rows = std::min(args.last * args.tile_rows, args.rows) - args.first * args.tile_rows;
-  if (args.norm && args.cols * std::int64_t{sizeof(float)} > facts.most_shared)
-    return cudaErrorInvalidConfiguration;
   at.kernel = find_rows_kernel(args);
   if (at.kernel == nullptr) return cudaErrorInvalidValue;
+  cudaFuncAttributes attributes;
+  if (const cudaError_t error = cudaFuncGetAttributes(&attributes, at.kernel)) return error;
+  const int most_shared = facts.most_shared - static_cast<int>(attributes.sharedSizeBytes);
+  if (args.norm && args.cols * std::int64_t{sizeof(float)} > most_shared)
+    return cudaErrorInvalidConfiguration;
   const int workers = args.ctas > 0 ? std::min(args.ctas, facts.sms) : facts.sms;
-  at.rows = row_layout(args, rows, workers, facts, copies_in_bulk(at.kernel));
+  // Not the device's capability: the driver may have translated the kernel from an earlier one.
+  const bool bulk = attributes.ptxVersion >= 90;
+  at.rows = row_layout(args, rows, workers, most_shared, bulk);
   at.threads = at.rows.slices * at.rows.threads + 32 * at.rows.loaders;
   at.shared_bytes = static_cast<std::size_t>(at.rows.slices) * static_cast<std::size_t>(at.rows.slice_bytes);
   return count_ctas(at, ceil_div(rows, at.rows.slices), args.ctas, facts.sms);

@@ -10,7 +10,8 @@
 // slice waits there (acquire), reads, and its warps arrive at `taken`. A ring of n pieces has n + 1 heads:
 // the head of row r + n + 1 is written only when a piece of row r + 1 or of a later one is taken, thus after
 // row r is done. A slice has one loader, or no more than rows fit into its ring: so no two loaders wait for
-// the same piece, whose phases they could confuse.
+// the same piece, whose phases they could confuse. Waits need no deadline: both sides are of one CTA, and
+// neither waits for anything else.
 #pragma once
 
 #include "chunk.cuh"
