@@ -79,7 +79,8 @@ struct ElementwiseArgs {
 
 /// Layout of a row-wise pass: a CTA has `slices` groups of `threads` threads, and each group works on one
 /// row. Each has `slice_bytes` of dynamic shared memory: a ring of `pieces` rows that loader warps fill
-/// ahead, then `cached` floats, in which a norm keeps a row that is not in the ring.
+/// ahead, then `cached` floats, in which a norm keeps a row that is not in the ring. Behind those of all
+/// groups are `weight_bytes` of the norm's weights, for rows in rings.
 struct RowLayout {
   std::int32_t threads = 0;
   std::int32_t slices = 0;
@@ -89,6 +90,7 @@ struct RowLayout {
   std::int32_t piece_bytes = 0;
   std::int32_t cached = 0;
   std::int32_t slice_bytes = 0;
+  std::int32_t weight_bytes = 0;
   std::uint64_t reciprocal = 0;  ///< ⌊2³² / tile_cols⌋ + 1; 0 if there is one column of tiles
 };
 

@@ -58,13 +58,15 @@ RowLayout row_layout(const ElementwiseArgs& args, std::int64_t rows, int workers
   const bool held = out_cols % length == 0 && chunks <= row_batch(gated) * layout.threads;
   if (!bulk || !plain || !held || matrices > row_matrices) return layout;
   const int piece = ceil_div(args.cols * size_of(args.source_type), line) * line;
-  const int room = most_shared / layout.slices / line * line - layout.slice_bytes;
+  const int weight_bytes = args.norm ? static_cast<int>(out_cols) * size_of(args.type) : 0;
+  const int room = (most_shared - weight_bytes) / layout.slices / line * line - layout.slice_bytes;
   int pieces = most_pieces;
   while (pieces > 1 && row_ring_bytes(pieces, piece) > room) --pieces;
   if (pieces < 2) return layout;
   layout.row_pieces = args.source_count + args.has_residual;
   layout.loaders = row_loaders(layout.slices, std::max(1, pieces / layout.row_pieces));
   layout.pieces = pieces;
+  layout.weight_bytes = weight_bytes;
   layout.piece_bytes = piece;
   layout.slice_bytes += ceil_div(row_ring_bytes(pieces, piece), line) * line;
   return layout;
@@ -137,7 +139,7 @@ cudaError_t prepare_elementwise(const ElementwiseArgs& args, ElementwiseLaunch& 
   const bool bulk = attributes.ptxVersion >= 90;
   at.rows = row_layout(args, rows, workers, most_shared, bulk);
   at.threads = at.rows.slices * at.rows.threads + 32 * at.rows.loaders;
-  at.shared_bytes = static_cast<std::size_t>(at.rows.slices) * static_cast<std::size_t>(at.rows.slice_bytes);
+  at.shared_bytes = static_cast<std::size_t>(at.rows.slices * at.rows.slice_bytes + at.rows.weight_bytes);
   return count_ctas(at, ceil_div(rows, at.rows.slices), args.ctas, facts.sms);
 }
 

@@ -11,8 +11,9 @@
 //   3. Every thread scales its chunks, rounds once and stores them.
 //
 // Most rows fit into one batch and consist of whole, aligned chunks. On compute capability 9.0, a loader warp
-// copies them to shared memory ahead (row_ring.cuh), and their chunks stay in registers. In other rows, a
-// thread loads its chunks itself, looks at the address and the end of each, and keeps them in shared memory.
+// copies them to shared memory ahead (row_ring.cuh), and their chunks stay in registers. The norm's weights
+// are in shared memory for all rows. In other rows, a thread loads its chunks itself, looks at the address
+// and the end of each, and keeps them in shared memory.
 //
 // Memory order: none needed, as all inputs are complete before the kernel starts.
 //
@@ -35,12 +36,22 @@ struct SliceSums {
   float of[2][max_row_threads / 32];
 };
 
+/// Loaders need bulk copies. Without them, threads may use more registers.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+inline constexpr int row_loaders_of_device = 0;
+#else
+inline constexpr int row_loaders_of_device = max_row_loaders;
+#endif
+
 /// A row, from the view of one thread of its slice. `gated`: swiglu.
 template <class S, class T, bool gated>
 struct RowPass {
   static constexpr int length = vector_bytes / static_cast<int>(sizeof(T));
   static constexpr int batch = row_batch(gated);
   using Batch = float[batch][length];
+  /// Chunks of a row that is not in a ring: fewer where most rows are in one, whose loop needs the registers.
+  static constexpr int at_once = row_loaders_of_device > 0 ? 1 : batch;
+  using Chunks = float[at_once][length];
 
   const ElementwiseArgs& args;
   const Route* sources;
@@ -115,38 +126,40 @@ struct RowPass {
     return chunk;
   }
 
-  /// Calls act(j, c) for each chunk c of a batch that exists, the j-th of the thread.
-  template <class Act>
+  /// Calls act(j, c) for each of `count` chunks c that exists, the j-th of the thread.
+  template <int count, class Act>
   __device__ __forceinline__ void each(int first, Act&& act) const {
 #pragma unroll
-    for (int j = 0; j < batch; ++j)
+    for (int j = 0; j < count; ++j)
       if (const int c = first + j * layout.threads; left_at(c) > 0) act(j, c);
   }
 
-  /// Adds the sources and the bias to a batch of chunks. The output's first column is column `shift` of the
-  /// grid.
-  __device__ __forceinline__ void gather(int first, int shift, Batch& x) const {
+  /// Adds the sources and the bias to some chunks. The output's first column is column `shift` of the grid.
+  __device__ __forceinline__ void gather(int first, int shift, Chunks& x) const {
     for (int s = 0; s < args.source_count; ++s) {
-      Chunk<S, length> chunk[batch];
-      each(first, [&](int j, int c) { load_source(sources[s], shift + col_of(c), left_at(c), chunk[j]); });
+      Chunk<S, length> chunk[at_once];
+      each<at_once>(first,
+                    [&](int j, int c) { load_source(sources[s], shift + col_of(c), left_at(c), chunk[j]); });
 #pragma unroll
-      for (int j = 0; j < batch; ++j) add(x[j], chunk[j]);
+      for (int j = 0; j < at_once; ++j) add(x[j], chunk[j]);
     }
     if (args.bias == nullptr) return;
-    each(first,
-         [&](int j, int c) { add(x[j], vector<Reuse::often>(args.bias, shift + col_of(c), left_at(c))); });
+    each<at_once>(first, [&](int j, int c) {
+      add(x[j], vector<Reuse::often>(args.bias, shift + col_of(c), left_at(c)));
+    });
   }
 
-  /// Phase 1 of a batch between sum and residual.
-  __device__ __forceinline__ void apply(Batch& x, const Batch& up) const {
+  /// Phase 1 of some chunks between sum and residual.
+  template <int count>
+  __device__ __forceinline__ void apply(float (&x)[count][length], const float (&up)[count][length]) const {
     if constexpr (gated) {
 #pragma unroll
-      for (int j = 0; j < batch; ++j)
+      for (int j = 0; j < count; ++j)
 #pragma unroll
         for (int i = 0; i < length; ++i) x[j][i] = silu(x[j][i]) * up[j][i];
     } else if (args.activate != Activate::none) {
 #pragma unroll
-      for (int j = 0; j < batch; ++j) activate(args.activate, x[j]);
+      for (int j = 0; j < count; ++j) activate(args.activate, x[j]);
     }
   }
 
@@ -165,7 +178,8 @@ struct RowPass {
 #pragma unroll 1
     for (int d = 0; d < dests; ++d)
       if (char* const at = to[d])
-        each(lane, [&](int j, int c) { store_whole(result[j], at + col_of(c) * std::int64_t{sizeof(T)}); });
+        each<batch>(lane,
+                    [&](int j, int c) { store_whole(result[j], at + col_of(c) * std::int64_t{sizeof(T)}); });
   }
 
   /// First column of the thread's j-th chunk of a row in the ring; of the last chunk if it has none.
@@ -193,8 +207,8 @@ struct RowPass {
     }
   }
 
-  /// All phases of a row in the ring.
-  __device__ __forceinline__ void run(RowRing& ring, float* warps) const {
+  /// All phases of a row in the ring. `weights`: of the norm, in shared memory.
+  __device__ __forceinline__ void run(RowRing& ring, const char* weights, float* warps) const {
     const RowHead& head = ring.head();
     Batch x = {}, up = {};
     gather(ring, x, up);
@@ -214,14 +228,13 @@ struct RowPass {
 #pragma unroll
         for (int i = 0; i < length; ++i) squares += x[j][i] * x[j][i];
       }
-      Chunk<T, length> weights[batch];  // loaded while the slice adds up
-#pragma unroll
-      for (int j = 0; j < batch; ++j) weights[j] = whole<T>(args.norm_weight, col_at(j));
       const float inverse = inverse_of(squares, warps);
 #pragma unroll
-      for (int j = 0; j < batch; ++j)
+      for (int j = 0; j < batch; ++j) {
+        const Chunk<T, length> weight = whole<T>(weights, col_at(j));
 #pragma unroll
-        for (int i = 0; i < length; ++i) x[j][i] = x[j][i] * inverse * widened(weights[j], i);
+        for (int i = 0; i < length; ++i) x[j][i] = x[j][i] * inverse * widened(weight, i);
+      }
     }
     store_batch(head.to, args.to.dests, x);
   }
@@ -229,17 +242,18 @@ struct RowPass {
   /// Phase 1. Returns the thread's part of the sum of squares.
   __device__ __forceinline__ float gather_row() const {
     float squares = 0;
-    for (int first = lane; left_at(first) > 0; first += batch * layout.threads) {
-      Batch x = {}, up = {};
+    for (int first = lane; left_at(first) > 0; first += at_once * layout.threads) {
+      Chunks x = {}, up = {};
       gather(first, 0, x);
       if constexpr (gated) gather(first, out_cols, up);
       apply(x, up);
       if (args.has_residual) {
         const char* const at = row_at(args.residual);
-        each(first, [&](int j, int c) { add(x[j], vector<Reuse::once>(at, col_of(c), left_at(c))); });
+        each<at_once>(first,
+                      [&](int j, int c) { add(x[j], vector<Reuse::once>(at, col_of(c), left_at(c))); });
       }
 #pragma unroll
-      for (int j = 0; j < batch; ++j) {
+      for (int j = 0; j < at_once; ++j) {
         const int c = first + j * layout.threads;
         if (left_at(c) <= 0) continue;
         if (args.has_residual) store_row(args.sum, c, x[j]);
@@ -312,13 +326,6 @@ struct RowPass {
   }
 };
 
-/// Loaders need bulk copies. Without them, threads may use more registers.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-inline constexpr int row_loaders_of_device = 0;
-#else
-inline constexpr int row_loaders_of_device = max_row_loaders;
-#endif
-
 template <class S, class T, bool gated>
 __global__ void __launch_bounds__(max_row_threads + 32 * row_loaders_of_device, 1)
     rows_kernel(const __grid_constant__ ElementwiseArgs args, const __grid_constant__ RowLayout layout) {
@@ -340,6 +347,11 @@ __global__ void __launch_bounds__(max_row_threads + 32 * row_loaders_of_device, 
         start + rows * (std::int64_t{blockIdx.x} * layout.slices + thread) / (gridDim.x * layout.slices));
     if (ringed && thread < layout.slices) ring_of(thread).init();
   }
+  char* const weights = memory + layout.slices * layout.slice_bytes;
+  if (aligned(args.norm_weight))  // else no row is in a ring
+    for (int at = thread * vector_bytes; at < layout.weight_bytes;
+         at += static_cast<int>(blockDim.x) * vector_bytes)
+      *reinterpret_cast<uint4*>(weights + at) = ptx::load(static_cast<const char*>(args.norm_weight) + at);
   __syncthreads();
   const RowMatrices matrices{routes, dests};
   if (ringed) {
@@ -379,7 +391,7 @@ __global__ void __launch_bounds__(max_row_threads + 32 * row_loaders_of_device, 
       kind = ring.head().kind;
     }
     if (kind == RowKind::whole) {
-      pass.run(ring, sums[slice].of[turn]);
+      pass.run(ring, weights, sums[slice].of[turn]);
       turn ^= 1;
     } else {
       if (kind == RowKind::any && pass.run(row, sums[slice].of[turn])) turn ^= 1;
