@@ -72,6 +72,10 @@ Problem draw_peer_problem(Dice& dice, int world) {
                     Op::gemm_allreduce, Op::allgather_gemm, Op::gemm_alltoall, Op::alltoall_gemm, Op::mlp});
   p.routing = nullptr;
   if (p.m == 0) p.m = 8;
+  if (p.op == Op::allgather_gemm && chance(dice, 20)) {
+    p.row_order = RowOrder::block_cyclic;
+    p.row_block = dice.size(1, 160);
+  }
   if (p.traits().gathers() || p.traits().routes()) p.transpose_a = false;
   if (p.transpose_a) p.m = (p.m + 7) / 8 * 8;
   p.inner = p.traits().chains() ? 8 * dice.size(1, 60) : 0;

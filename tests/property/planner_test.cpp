@@ -96,7 +96,7 @@ std::optional<std::string> excuse(const Problem& p, const Machine& machine, cons
     return excuse_of_low_latency(p, machine, *few);
   if (const auto* fused = std::get_if<FusedParams>(&params)) {
     if (p.op == Op::gemm || p.traits().is_collective()) return "nothing to overlap";
-    if (p.row_order == RowOrder::block_cyclic) return "rows dealt";
+    if (p.row_order == RowOrder::block_cyclic && p.op != Op::allgather_gemm) return "rows dealt";
     if (fused->helpers >= machine.workers) return "workers";
     if (p.op == Op::gemm_allgather_gemm) return "made rows";
     return std::nullopt;

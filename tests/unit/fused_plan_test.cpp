@@ -471,6 +471,21 @@ TEST(FusedPlan, AScatterEndsWithAWaveOfOwnTilesWhereLinksKeepUp) {
       << "sums that go to all have to begin early";
 }
 
+TEST(FusedPlan, RowsDealtInBlocksAreGatheredInTheirOrder) {
+  Problem p = problem(Op::allgather_gemm, 2, 64);
+  p.row_order = RowOrder::block_cyclic, p.row_block = 4;
+  const Plan plan = plan_fused(p, machine(4), {.comm_rows = 8}).value();
+  const Gemm* product = nullptr;
+  for (const Step& step : plan.ranks[1].lanes[0].steps)
+    if (const auto* gemm = std::get_if<Gemm>(&step)) product = gemm;
+  ASSERT_NE(product, nullptr);
+  EXPECT_EQ(product->a_rows.run_at(4, 4).matrix_row, 32) << "rows 4 to 7 are the first ones of rank 1";
+  EXPECT_EQ(product->out.form, Placement::Form(placement::Matrix{RowMap::identity(64)}));
+  // Each tile awaits pieces of both ranks; the own ones by workers are awaited, too.
+  EXPECT_GE(product->gates.size(), 2u);
+  EXPECT_TRUE(verify(plan)) << verify(plan).failure;
+}
+
 TEST(FusedPlan, InfeasibleIsAReason) {
   const auto reason = [](Problem p, Machine m, const FusedParams& params = {}) {
     const auto plan = plan_fused(p, m, params);

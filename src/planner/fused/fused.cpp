@@ -60,8 +60,8 @@ std::optional<Reason> unserved_by_fused(const Problem& p, const Machine& machine
   if (p.op == Op::gemm_allgather_gemm)
     return Reason{
         "fused gathers inputs only, but this operator gathers a product: use chunked or copy-engine"};
-  if (p.row_order == RowOrder::block_cyclic)
-    return Reason{"fused plans contiguous rows only, not block-cyclic ones: use signal"};
+  if (p.row_order == RowOrder::block_cyclic && p.op != Op::allgather_gemm)
+    return Reason{"fused gathers block-cyclic rows, but does not scatter them: use signal"};
   if (params.helpers < FusedParams::no_helpers || params.helpers >= larger(machine.workers, 1))
     return Reason{
         fmt::format("{} of {} workers beside the GEMM leave none for it", params.helpers, machine.workers)};
@@ -344,6 +344,8 @@ FusedParams choose(const Problem& p, const Machine& machine, const FusedParams& 
     // A copy engine would fetch in a queue of the peer's device, behind copies that wait there.
     chosen.mover = chosen.pull ? Mover::store : params.mover;
     chosen.comm_order = params.comm_order == CommOrder::automatic ? CommOrder::ring : params.comm_order;
+    // The product takes rows of all shards in their order.
+    if (p.row_order == RowOrder::block_cyclic) chosen.comm_order = CommOrder::interleaved;
     if (chosen.mover == Mover::store) chosen.helpers = helpers_of(machine, params);
   }
   return chosen;

@@ -39,7 +39,7 @@ int Gather::dest(int rank, int i) const {
 }
 
 std::int64_t Gather::rows(int shard, std::int64_t piece) const {
-  return larger(smaller(tiles_.rows_of(shard) - first(piece), comm_rows_), 0);
+  return larger(smaller(build_.problem().a_rows(shard) - first(piece), comm_rows_), 0);
 }
 
 std::int32_t Gather::entry(int source, std::int64_t piece) const {
@@ -101,7 +101,7 @@ void Gather::move_by_workers(const Handshake& handshake, int rank) const {
 TileGrid Gather::items(int source) const {
   constexpr std::int64_t most_cols = 1024;
   const std::int64_t cols = build_.problem().k;
-  return make_grid(tiles_.rows_of(source), cols, tiles_.inner.tile_rows,
+  return make_grid(build_.problem().a_rows(source), cols, tiles_.inner.tile_rows,
                    static_cast<std::int32_t>(smaller(cols, most_cols)));
 }
 
@@ -120,7 +120,7 @@ std::uint32_t Gather::arrivals(int rank, int source, std::int64_t piece) const {
 
 /// Copies `count` pieces from `piece` on, at most to the end of the shard. An empty pass has no items.
 Elementwise Gather::pass(int source, int dest, std::int64_t piece, std::int64_t count) const {
-  const std::int64_t all = tiles_.rows_of(source);
+  const std::int64_t all = build_.problem().a_rows(source);
   Elementwise pass;
   pass.grid = items(source);
   pass.first = items_before(pass.grid, piece);
@@ -201,6 +201,41 @@ void Gather::feed_by_pieces(int rank, Gemm& gemm) const {
   gemm.gates.push_back(std::move(gate));
 }
 
+/// Rows of a tile come from all shards, if blocks of rows are dealt to the ranks. So a tile awaits pieces of
+/// each of them: those that hold its rows.
+void Gather::feed_dealt(int rank, const ShardTiles& bands, Gemm& gemm) const {
+  const Problem& p = build_.problem();
+  gemm.a = build_.all(gathered_, rank);
+  gemm.a_rows = sharded_rows(p, tiles_.shard);
+  gemm.resources = {1, build_.workers() - build_.helpers()};
+  const auto first_piece = [&](std::int64_t row) {  // of the piece with the first row of a row's block
+    return row / (p.world * p.row_block) * p.row_block / comm_rows_;
+  };
+  const auto last_piece = [&](std::int64_t row) {
+    return smaller(((row / (p.world * p.row_block) + 1) * p.row_block - 1) / comm_rows_, pieces_ - 1);
+  };
+  struct Pieces {
+    std::int64_t first, last;
+  };
+  std::vector<Pieces> needed;  // by band
+  std::int64_t most = 1;
+  for (std::int64_t band = 0; band < bands.bands; ++band) {
+    const std::int64_t row = band * bands.band_rows, end = smaller(row + bands.band_rows, p.m);
+    needed.push_back({first_piece(row), last_piece(larger(end, row + 1) - 1)});
+    most = larger(most, needed.back().last - needed.back().first + 1);
+  }
+  for (int i = 0; i < p.world; ++i)
+    for (std::int64_t j = 0; j < most; ++j) {
+      TileGate gate{arrived_, bands.ends(), {}};
+      for (const auto& [begin, last] : needed) {
+        const std::int64_t piece = smaller(begin + j, last);
+        gate.entries.push_back(entry(source(rank, i), piece));
+        gate.targets.push_back(arrivals(rank, source(rank, i), piece));
+      }
+      gemm.gates.push_back(std::move(gate));
+    }
+}
+
 void Gather::release(int rank) const {
   for (int i = 1; fetched_ >= 0 && i < build_.world(); ++i)
     build_.await(rank, compute_lane, fetched_, (rank + i) % build_.world());
@@ -214,8 +249,11 @@ ShardTiles gathered_tiles(const FusedBuilder& build, std::int64_t cols, const Ma
 void fuse_gather(FusedBuilder& build, const Machine& machine) {
   const Problem& p = build.problem();
   const std::int64_t cols = build.product_cols();
+  const Machine with_tiles = with_tiles_of(p.epilogue, machine);
   const ShardTiles tiles = gathered_tiles(build, cols, machine);
-  const auto together = ShardTiles::together(p, cols, with_tiles_of(p.epilogue, machine), build.params());
+  const bool dealt = p.row_order == RowOrder::block_cyclic;
+  auto together = ShardTiles::together(p, cols, with_tiles, build.params());
+  if (dealt) together = ShardTiles(1, p.m, cols, with_tiles, build.params());  // in the order of the rows
   const Gather gather(build, tiles, machine);
   const std::int32_t product = build.needs_finishing() ? build.buffer("product", p.m, cols) : build.out;
   const Handshake handshake(build);
@@ -224,7 +262,9 @@ void fuse_gather(FusedBuilder& build, const Machine& machine) {
     Gemm gemm =
         build.gemm(r, together ? together->inner : tiles.grid(r),
                    together ? RowMap::identity(p.m) : tiles.rows(), Builder::in_place(build.all(product, r)));
-    if (together)
+    if (dealt)
+      gather.feed_dealt(r, *together, gemm);
+    else if (together)
       gather.feed_together(r, gemm);
     else
       gather.feed(r, gemm);

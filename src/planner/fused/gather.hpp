@@ -21,6 +21,9 @@ class Gather {
   void feed(int rank, Gemm& gemm) const;
   /// As feed(), if all rows are in one row of tiles: each tile awaits all rows.
   void feed_together(int rank, Gemm& gemm) const;
+  /// As feed(), if blocks of rows are dealt to the ranks. `bands`: tiles of the product in the order of its
+  /// rows.
+  void feed_dealt(int rank, const ShardTiles& bands, Gemm& gemm) const;
   /// At the end of the compute lane: awaits that all ranks have fetched the rank's shard, so that it is the
   /// user's again.
   void release(int rank) const;
