@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/command_line.hpp"
 #include "base/file.hpp"
 #include "shingle/common/surroundings.hpp"
 #include "shingle/version.hpp"
@@ -34,12 +35,7 @@ struct Samples {
 
 /// A record with machine, commit and command, to which a benchmark adds its rows.
 inline nlohmann::json record(int argc, char** argv) {
-  std::string command;
-  for (int i = 0; i < argc; ++i) {
-    const std::string word = argv[i];
-    command += (i == 0 ? word.substr(word.rfind('/') + 1) : " " + word);
-  }
-  return {{"command", command},
+  return {{"command", command_line(argc, argv)},
           {"commit", commit()},
           {"version", SHINGLE_VERSION},
           {"machine", cli::surroundings_json()},

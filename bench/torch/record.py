@@ -73,12 +73,19 @@ def mean_and_least(ratios):
     return f"geometric mean {math.exp(statistics.fmean(map(math.log, ratios))):.3f}, least {min(ratios):.3f}"
 
 
+def variables():
+    """Variables of the environment that change what NCCL and CUDA do, as command_line() of src/base has them."""
+    others = "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_VISIBLE_DEVICES", "CUDA_MODULE_LOADING"
+    return [f"{name}={value}" for name, value in sorted(os.environ.items())
+            if (name.startswith("NCCL_") or name in others) and name != "NCCL_VERSION" and "/" not in value]
+
+
 def write_record(path, rows, **settings):
     """Writes rows with command, machine and the commit of libshingle.so."""
     world = os.environ.get("WORLD_SIZE", "1")
     nccl = ".".join(map(str, torch.cuda.nccl.version()))
-    record = {"command": f"torchrun --nproc-per-node {world} bench/torch/{pathlib.Path(sys.argv[0]).name} "
-                         + " ".join(sys.argv[1:]),
+    program = f"torchrun --nproc-per-node {world} bench/torch/{pathlib.Path(sys.argv[0]).name}"
+    record = {"command": " ".join((*variables(), program, *sys.argv[1:])),
               "commit": _abi.library().shingle_commit().decode(),
               "machine": {"gpu": f"{world} x {torch.cuda.get_device_name()}, NCCL {nccl}, torch {torch.__version__}"},
               **settings, "rows": rows}

@@ -12,6 +12,7 @@
 
 #include "api/c/status.hpp"
 #include "arguments.hpp"
+#include "base/command_line.hpp"
 #include "base/file.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/commands.hpp"
@@ -140,7 +141,7 @@ int main(int argc, const char* const* argv) {
              commands.cotune);
   add_profile(*app.add_subcommand("profile", "Measure this machine, for simulate and tune"),
               commands.profile);
-  for (int i = 0; i < argc; ++i) commands.bench.command += fmt::format("{}{}", i == 0 ? "" : " ", argv[i]);
+  commands.bench.command = command_line(argc, argv);
   add_bench(*app.add_subcommand("bench", "Measure many shapes, mechanisms and params"), commands.bench);
   CLI::App& info = *app.add_subcommand("info", "Show the machine, backends and libraries");
   add_format_flag(info, commands.info_format, "text");
