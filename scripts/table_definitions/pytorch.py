@@ -76,18 +76,32 @@ def torch_decode_layer(record):
     return ["", f"M = {sizes[0]}", *sizes[1:]], rows
 
 
-@table("torch-layers", "h200x2/torch_layers_reduce", "h200x2/torch_layers")
-def torch_layers(*records):
-    """The part of the communication that is exposed with NCCL, and the part of that which the ops hide."""
-    rows, sizes = [], values_of(records[0], "m")
-    for model in values_of(records[0], "model"):
-        for form, record in zip(("reduce", "sequence"), records):
-            cells = []
-            for m in sizes:
-                row = pick(record, model=model, form=form, m=m, timed="shingle")[0]
-                cells.append(f"{100 * float(row['exposed']):.0f}%, {float(row['hidden']):.2f}")
-            rows.append([f"{model}, {form}", *cells])
-    return ["", *(f"M = {m}" for m in sizes)], rows
+def hidden_cells(record, sizes, **of):
+    """The exposed part of NCCL's time, how much of it the ops hide, and their time over that without communication."""
+    for m in sizes:
+        found = {row["timed"]: row for row in pick(record, m=m, **of)}
+        row = found["shingle"]
+        exposed, left = 100 * float(row["exposed"]), us(row) / us(found["without"])
+        yield f"{exposed:.0f}%, {float(row['hidden']):.2f}; {left:.2f}"
+
+
+@table("torch-layers", "h200x2/torch_layers", "h200x2/torch_layers_norm")
+def torch_layers(record, normed):
+    sizes = values_of(record, "m")
+    return ["", *(f"M = {m}" for m in sizes)], [
+        [f"{model}, {form}", *hidden_cells(of, sizes, model=model, form=form)]
+        for model in values_of(record, "model")
+        for form, of in (("reduce", record), ("norm", normed), ("sequence", record))
+    ]
+
+
+@table("torch-layers-training", "h200x2/torch_layers_training")
+def torch_layers_training(record):
+    sizes = values_of(record, "m")
+    return ["", *(f"M = {m}" for m in sizes)], [
+        [f"{record.notes['model']}, {form}", *hidden_cells(record, sizes, form=form)]
+        for form in values_of(record, "form")
+    ]
 
 
 @table("context-attention", "h200x2/context_attention")
