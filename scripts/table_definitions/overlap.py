@@ -41,7 +41,7 @@ LAYERS_TP8 = [
 ]
 
 
-@table("cuda-sums-2", "h200x2/sums")
+@table("cuda-sums-2", "h200x2/sums_epilogue")
 def cuda_sums_2(record):
     return speedups(record, lines_by_k(SUMS, (1024, 3584, 7168)), lambda contender: contender == "auto")
 
@@ -104,18 +104,6 @@ def cuda_async_tp(record, layers):
             cells.append(f"{us(theirs[0]):.0f}, {us(one(layers, m=m, contender='auto', **case)):.0f}" if theirs else "")
         rows.append([name, *cells])
     return ["", f"M = {sizes[0]}", *sizes[1:]], rows
-
-
-@table("cuda-suite-again", "h200x2/suite_again", "h200x2/suite")
-def cuda_suite_again(later, earlier):
-    rows = []
-    for contender in ("sequential", "auto"):
-        times = [
-            us(row) / us(one(earlier, contender=contender, **{key: row[key] for key in ("op", "m", "n", "k")}))
-            for row in pick(later, contender=contender)
-        ]
-        rows.append([f"`{contender}`, {len(times)} shapes", f"{geomean(times):.3f}", f"{max(times):.3f}"])
-    return ["", "mean", "maximum"], rows
 
 
 @table("fused-helpers-2", "h200x2/helpers")
