@@ -253,7 +253,10 @@ void fuse_gather(FusedBuilder& build, const Machine& machine) {
   const ShardTiles tiles = gathered_tiles(build, cols, machine);
   const bool dealt = p.row_order == RowOrder::block_cyclic;
   auto together = ShardTiles::together(p, cols, with_tiles, build.params());
-  if (dealt) together = ShardTiles(1, p.m, cols, with_tiles, build.params());  // in the order of the rows
+  if (dealt) {  // tiles in the order of the rows; those beyond the last row are phantom
+    together = ShardTiles(1, p.m, cols, with_tiles, build.params());
+    together->inner.rows = p.m;
+  }
   const Gather gather(build, tiles, machine);
   const std::int32_t product = build.needs_finishing() ? build.buffer("product", p.m, cols) : build.out;
   const Handshake handshake(build);
