@@ -77,7 +77,8 @@ def variables():
     """Variables of the environment that change what NCCL and CUDA do, as command_line() of src/base has them."""
     others = "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_VISIBLE_DEVICES", "CUDA_MODULE_LOADING"
     return [f"{name}={value}" for name, value in sorted(os.environ.items())
-            if (name.startswith("NCCL_") or name in others) and name != "NCCL_VERSION" and "/" not in value]
+            if (name.startswith("NCCL_") or name in others) and "/" not in value
+            and name not in ("NCCL_VERSION", "NCCL_RUNTIME_CONNECT")]  # Shingle sets the latter itself
 
 
 def write_record(path, rows, **settings):

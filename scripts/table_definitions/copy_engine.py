@@ -33,11 +33,14 @@ def copy_engine_beside(record):
 
 @table("copy-engine-energy", "h200x2/copy_engine_energy")
 def copy_engine_energy(record):
-    rows = []
-    for row in record.rows:
-        name = "NCCL" if row["contender"] == "NCCL" else "engines"
-        rows.append([name, *(f"{float(row[key]):.0f}" for key in ("mj", "beyond_idle_mj"))])
-    return ["", "in all", "beyond idle"], rows
+    """mJ in all, and beyond idle, by size."""
+    sizes, rows = values_of(record, "bytes"), []
+    for op in ("allgather", "alltoall"):
+        for nccl in (False, True):
+            found = [row for row in pick(record, op=op) if (row["contender"] == "NCCL") == nccl]
+            cells = (f"{short(float(row['mj']))}, {short(float(row['beyond_idle_mj']))}" for row in found)
+            rows.append([f"{op}, {'NCCL' if nccl else 'engines'}", *cells])
+    return ["", *(size(int(count)) for count in sizes)], rows
 
 
 @table("copy-engine-emulated", "epyc-2core/copy_engine")

@@ -49,15 +49,24 @@ def slow_link(record):
         yield "Fig. 10, E1", f"{name}, no peer access, speed over no overlap", "1.02x to 1.65x", times(*gains)
 
 
-def slow_link_partitions(record):
-    where, found, errors = "all collectives, no peer access", [], []
+def partitions(record, where):
+    """The least speed of the searched partition, of the fastest of all, and the average error of predictions."""
+    found, errors = [], []
     for op, m, n, k in dict.fromkeys((row["op"], row["m"], row["n"], row["k"]) for row in record.rows):
-        rows = pick(record, op=op, m=m, n=n, k=k)
+        rows = [row for row in pick(record, op=op, m=m, n=n, k=k) if row["names"] != "sequential"]
         searched = next(row for row in rows if "searched" in row["names"])
         found.append(min(map(us, rows)) / us(searched))
-        errors += [error(row) for row in rows if row["names"] != "sequential"]
+        errors += map(error, rows)
     yield "Fig. 15, E2", f"{where}, least speed of the searched partition, of the best", "> 99%", percent(min(found))
     yield "Fig. 15, E2", f"{where}, average error of the prediction", "3.41%", percent(sum(errors) / len(errors))
+
+
+def nvlink_partitions(record):
+    return partitions(record, "all collectives, NVLink")
+
+
+def slow_link_partitions(record):
+    return partitions(record, "all collectives, no peer access")
 
 
 def ring_reducescatter(record):
@@ -101,19 +110,47 @@ def engines(record):
 
 
 def energy(record):
-    nccl = one(record, contender="NCCL")
-    ours = next(row for row in record.rows if row is not nccl)
-    saved = lambda key: percent(1 - float(ours[key]) / float(nccl[key]))
-    yield "Fig. 15", "allgather of 256 MB, power below NCCL's", "32%", saved("watts_each")
-    yield "Fig. 15", "the same, energy below NCCL's", "-", saved("mj")
+    for op in ("allgather", "alltoall"):
+        saved = {"watts_each": [], "mj": []}
+        for count in values_of(record, "bytes", op=op):
+            nccl, ours = one(record, op=op, bytes=count, contender="NCCL"), pick(record, op=op, bytes=count)[0]
+            for key, found in saved.items():
+                found.append(1 - float(ours[key]) / float(nccl[key]))
+        what = f"{op}, 16 MB to 1 GB, below NCCL's"
+        yield "Fig. 15", f"power of {what}", "32%" if op == "allgather" else "-", shares(*saved["watts_each"])
+        yield "Fig. 15", f"energy of {what}", "-", shares(*saved["mj"])
+
+
+def gather_between(record):
+    """A GEMM, an all-gather and a narrow GEMM: speed of copies over NCCL."""
+    for trigger, options in (("host-mediated", "trigger=host:prelaunch"), ("direct trigger", "trigger=direct:prelaunch")):
+        found = pick(record, contender=f"copy-engine:variant=b2b:{options}")
+        what = f"GEMM and allgather, 4 to 64 MB, {trigger}, speed over NCCL's"
+        yield "Fig. 16, §5.5", what, "similar or better", times(*map(speedup, found))
+
+
+def tuned_online(rows):
+    """Speed of the loop that was tuned online over that with NCCL's default, of each pair of runs."""
+    defaults, online = ([us(row) for row in rows if row["config"] == config] for config in ("default", "online"))
+    return [default / own for default, own in zip(defaults, online)]
+
+
+PAPERS_LOOPS = {"fsdp": "1.1x to 1.33x", "tp": "1.08x to 1.16x"}
 
 
 def loops(record):
-    for loop, paper in (("fsdp", "1.1x to 1.33x"), ("tp", "1.08x to 1.16x")):
-        defaults = [us(row) for row in pick(record, timed="iteration", loop=loop, config="default")]
-        online = [us(row) for row in pick(record, timed="iteration", loop=loop, config="online")]
-        gains = [default / own for default, own in zip(defaults, online)]
+    for loop, paper in PAPERS_LOOPS.items():
+        gains = tuned_online(pick(record, timed="iteration", loop=loop))
         yield "Fig. 7", f"{loop}, four GPUs, tuned online over NCCL's default", paper, times(*gains)
+
+
+def one_loop(record, where="two GPUs"):
+    loop, gains = record.notes["loop"], tuned_online(pick(record, timed="iteration"))
+    yield "Fig. 7", f"{loop}, {where}, tuned online over NCCL's default", PAPERS_LOOPS[loop], times(*gains)
+
+
+def slow_loop(record):
+    return one_loop(record, "two GPUs without peer access")
 
 
 # By paper: the records of its program, then (record, rows of it) of measurements.
@@ -123,6 +160,7 @@ PAPERS = {
         [
             ("h200x2/signal", signal),
             ("h200x2/alltoall", signal_alltoall),
+            ("h200x2/partitions", nvlink_partitions),
             ("h200x2/slow_link", slow_link),
             ("h200x2/slow_link_partitions", slow_link_partitions),
         ],
@@ -132,8 +170,23 @@ PAPERS = {
         [("h200x2/layers_tp8", ring_reducescatter), ("h200x2/attention", ring_attention)],
     ),
     "FLUX": (["flux"], [("h200x2/sums", fused)]),
-    "DMA collectives": (["dma"], [("h200x2/copy_engine", engines), ("h200x2/copy_engine_energy", energy)]),
-    "Lagom": (["lagom", "lagom_models"], [("h200x4/loops", loops)]),
+    "DMA collectives": (
+        ["dma"],
+        [
+            ("h200x2/copy_engine", engines),
+            ("h200x2/copy_engine_energy", energy),
+            ("h200x2/gather_between", gather_between),
+        ],
+    ),
+    "Lagom": (
+        ["lagom", "lagom_models"],
+        [
+            ("h200x4/loops", loops),
+            ("h200x2/loops_fsdp", one_loop),
+            ("h200x2/loops_tp", one_loop),
+            ("h200x2/loops_slow_link", slow_loop),
+        ],
+    ),
 }
 
 

@@ -31,6 +31,22 @@ def co_tuning_gain(record):
     ]
 
 
+@table("nccl-tuner-loops-2", "h200x2/loops_fsdp", "h200x2/loops_tp", "h200x2/loops_slow_link")
+def nccl_tuner_loops_2(*records):
+    """Times of an iteration in milliseconds, and what is exposed of the communication with NCCL's default."""
+    rows = []
+    for record, where in zip(records, ("", "", ", no peer access")):
+        found = {(row["timed"], row["config"]): us(row) / 1e3 for row in record.rows}
+        notes = record.notes
+        exposed, alone = (found[timed, "default"] for timed in ("exposed", "communication_alone"))
+        rows.append([
+            f"{notes['loop']}, {notes['layers']} layers, {notes['tokens']} tokens{where}",
+            *(f"{found['iteration', config]:.2f}" for config in ("default", "autoccl", "online")),
+            f"{exposed:.1f} of {alone:.1f}",
+        ])  # fmt: skip
+    return ["loop", "NCCL's default", "AutoCCL-like", "online", "exposed"], rows
+
+
 @table("nccl-tuner-loops", "h200x4/loops")
 def nccl_tuner_loops(record):
     configs = {"default": "NCCL's default", "autoccl": "AutoCCL-like", "online": "online"}

@@ -16,7 +16,9 @@ bool matters(std::string_view variable) {
   constexpr std::array<std::string_view, 3> others{
       "CUDA_DEVICE_MAX_CONNECTIONS=", "CUDA_VISIBLE_DEVICES=", "CUDA_MODULE_LOADING="};
   const bool path = variable.find('/') != std::string_view::npos;
-  if (path || variable.starts_with("NCCL_VERSION=")) return false;
+  // A version says nothing, and Shingle sets the other itself.
+  if (path || variable.starts_with("NCCL_VERSION=") || variable.starts_with("NCCL_RUNTIME_CONNECT="))
+    return false;
   return variable.starts_with("NCCL_") ||
          std::ranges::any_of(others, [&](std::string_view name) { return variable.starts_with(name); });
 }
