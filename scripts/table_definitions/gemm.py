@@ -52,11 +52,15 @@ def cuda_gemm_small(record):
 
 @table("cuda-rmsnorm-restore", "h200x1/rmsnorm_restore")
 def cuda_rmsnorm_restore(record):
-    """Cost of rows gathered from tiles, over rows of a plain matrix."""
-    rows = []
+    """Cost of rows gathered from tiles over rows of a plain matrix, mean and largest, by columns and residual."""
+    widths, rows = values_of(record, "hidden"), []
     for granularity in ("tile", "subtile", "subtoken"):
-        keys = ("granularity", "hidden", "rows", "residual")
-        cases = [{key: row[key] for key in keys} for row in pick(record, granularity=granularity, timed="plain")]
-        costs = [over(record, "fused", "plain", "timed", case) for case in cases]
-        rows.append([f"{granularity}s", percent(sum(costs) / len(costs)), percent(max(costs))])
-    return ["rows come from", "mean", "most"], rows
+        for residual, name in (("no", ""), ("yes", ", with residual")):
+            cells = []
+            for hidden in widths:
+                case = {"granularity": granularity, "hidden": hidden, "residual": residual}
+                sizes = values_of(record, "rows", **case)
+                costs = [over(record, "fused", "plain", "timed", {**case, "rows": count}) for count in sizes]
+                cells.append(f"{percent(sum(costs) / len(costs))}, {percent(max(costs))}")
+            rows.append([f"{granularity}s{name}", *cells])
+    return ["rows come from", f"{widths[0]} columns", *widths[1:]], rows
