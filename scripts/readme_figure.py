@@ -100,14 +100,16 @@ def summary(record):
     kept = sum(row["plan"] == "sequential" for row in rows)
     slower = sum(speedup_of(row) < 1 for row in rows)
     faster = len(rows) - kept - slower
+    outcome = f"{kept} keep that baseline, {faster} are faster and {slower or 'none'} {'are' if slower > 1 else 'is'} slower"
+    if faster == len(rows):
+        outcome = "all are faster"
     model, devices = re.match(r"(.*), tensor parallelism over (.*), ", title_of(record)).groups()
     model = re.sub(r"-(\d+)b$", r" \1B", model).replace("llama", "Llama")
     return textwrap.fill(
         f"**On {devices}, the tensor-parallel GEMMs of {model} and their collectives run up to "
         f"{max(map(speedup_of, rows)):.2f} times as fast as cuBLASLt followed by NCCL.** The geometric mean from "
         f"2,048 to {max(sizes):,} tokens is {statistics.geometric_mean(large):.2f}. Of {len(rows)} measured shapes, "
-        f"from {min(sizes)} to {max(sizes):,} tokens, {kept} keep that baseline, {faster} are faster and "
-        f"{slower or 'none'} {'are' if slower > 1 else 'is'} slower. Every result was verified.",
+        f"from {min(sizes)} to {max(sizes):,} tokens, {outcome}. Every result was verified.",
         width=120,
     )
 

@@ -75,10 +75,10 @@ def mean_and_least(ratios):
 
 def variables():
     """Variables of the environment that change what NCCL and CUDA do, as command_line() of src/base has them."""
-    others = "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_VISIBLE_DEVICES", "CUDA_MODULE_LOADING"
-    return [f"{name}={value}" for name, value in sorted(os.environ.items())
-            if (name.startswith("NCCL_") or name in others) and "/" not in value
-            and name not in ("NCCL_VERSION", "NCCL_RUNTIME_CONNECT")]  # Shingle sets the latter itself
+    others = "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_VISIBLE_DEVICES", "CUDA_MODULE_LOADING", "CUDA_LAUNCH_BLOCKING"
+    known = "NCCL_VERSION", "NCCL_RUNTIME_CONNECT" if os.environ.get("NCCL_RUNTIME_CONNECT") == "0" else ""
+    return [f"{name}={value.rpartition('/')[2]}" for name, value in sorted(os.environ.items())
+            if (name.startswith("NCCL_") or name in others) and name not in known]
 
 
 def write_record(path, rows, **settings):

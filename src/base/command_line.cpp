@@ -10,17 +10,21 @@
 namespace shingle {
 namespace {
 
-/// True of a variable, as "name=value", that changes what is measured. bench/torch/record.py has the same
-/// rule.
+/// True of a variable, as "name=value", that changes what is measured. NCCL_VERSION is set in images of
+/// containers, and NCCL_RUNTIME_CONNECT=0 by Shingle. bench/torch/record.py has the same rule.
 bool matters(std::string_view variable) {
-  constexpr std::array<std::string_view, 3> others{
-      "CUDA_DEVICE_MAX_CONNECTIONS=", "CUDA_VISIBLE_DEVICES=", "CUDA_MODULE_LOADING="};
-  const bool path = variable.find('/') != std::string_view::npos;
-  // A version says nothing, and Shingle sets the other itself.
-  if (path || variable.starts_with("NCCL_VERSION=") || variable.starts_with("NCCL_RUNTIME_CONNECT="))
-    return false;
+  constexpr std::array<std::string_view, 4> others{"CUDA_DEVICE_MAX_CONNECTIONS=", "CUDA_VISIBLE_DEVICES=",
+                                                   "CUDA_MODULE_LOADING=", "CUDA_LAUNCH_BLOCKING="};
+  if (variable.starts_with("NCCL_VERSION=") || variable == "NCCL_RUNTIME_CONNECT=0") return false;
   return variable.starts_with("NCCL_") ||
          std::ranges::any_of(others, [&](std::string_view name) { return variable.starts_with(name); });
+}
+
+/// The variable, a path in it without its folder.
+std::string shown(std::string_view variable) {
+  const std::size_t equals = variable.find('='), slash = variable.rfind('/');
+  if (slash == std::string_view::npos) return std::string(variable);
+  return std::string(variable.substr(0, equals + 1)) + std::string(variable.substr(slash + 1));
 }
 
 }  // namespace
@@ -28,7 +32,7 @@ bool matters(std::string_view variable) {
 std::string command_line(int argc, const char* const* argv) {
   std::vector<std::string> words;
   for (char** variable = environ; *variable != nullptr; ++variable)
-    if (matters(*variable)) words.emplace_back(*variable);
+    if (matters(*variable)) words.push_back(shown(*variable));
   std::ranges::sort(words);
   for (int i = 0; i < argc; ++i) {
     const std::string word = argv[i];

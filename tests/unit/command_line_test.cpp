@@ -16,6 +16,7 @@ TEST(CommandLine, HasTheVariablesThatChangeWhatIsMeasured) {
   EXPECT_THAT(text, testing::EndsWith("shingle bench --op gemm"));
   EXPECT_THAT(text, testing::HasSubstr("CUDA_DEVICE_MAX_CONNECTIONS=1 "));
   EXPECT_THAT(text, testing::HasSubstr("NCCL_P2P_DISABLE=1 "));
+  EXPECT_THAT(text, testing::HasSubstr("NCCL_TUNER_PLUGIN=libplugin.so "));
   EXPECT_THAT(text, testing::Not(testing::HasSubstr("/")));
   EXPECT_THAT(text, testing::Not(testing::HasSubstr("NCCL_VERSION")));
 }

@@ -26,7 +26,8 @@ std::optional<Reason> unserved_by_engines(const Problem& p, const Machine& machi
   if (auto reason = planner::out_of_reach(p.world, machine, "copy engines write to", "use another mechanism"))
     return *reason;
   if (p.row_order == RowOrder::block_cyclic)
-    return Reason{"copy-engine plans contiguous rows only, not block-cyclic ones: use signal"};
+    return Reason{fmt::format("copy-engine plans contiguous rows only, not block-cyclic ones: use {}",
+                              is_gather(p) ? "fused, ring or chunked" : "signal, ring or chunked")};
   if (params.engines < 0 || params.engines > max_world)
     return Reason{fmt::format("engines = {} is outside [1, {}]", params.engines, max_world)};
   if (params.launchers < 0 || params.launchers > p.world)

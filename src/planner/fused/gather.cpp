@@ -1,9 +1,13 @@
 // allgather+gemm with gates by tile (FLUX §3.2, Algorithms 2 and 3).
 //
 // Shards travel in communication tiles of several bands. The GEMM takes them in order of arrival, own rows
-// first. A tile awaits the communication tile that holds its rows. At any time the transfers form a
-// permutation: no two ranks send to, or fetch from, the same rank.
+// first, or all rows in their order if blocks of rows are dealt to the ranks. A tile awaits the communication
+// tiles that hold its rows. At any time the transfers form a permutation: no two ranks send to, or fetch
+// from, the same rank.
 #include "gather.hpp"
+
+#include <algorithm>
+#include <optional>
 
 namespace shingle::planner {
 
@@ -201,39 +205,46 @@ void Gather::feed_by_pieces(int rank, Gemm& gemm) const {
   gemm.gates.push_back(std::move(gate));
 }
 
-/// Rows of a tile come from all shards, if blocks of rows are dealt to the ranks. So a tile awaits pieces of
-/// each of them: those that hold its rows.
+/// Number of a rank's rows among the first `row` rows, if blocks of rows are dealt to the ranks.
+std::int64_t dealt_before(const Problem& p, int rank, std::int64_t row) {
+  const std::int64_t turn = p.world * p.row_block, blocks = row / turn, first = blocks * p.row_block;
+  const std::int64_t block = larger(smaller(p.row_block, p.shard_rows() - first), 0);
+  return first + std::clamp<std::int64_t>(row - blocks * turn - rank * block, 0, block);
+}
+
+/// If blocks of rows are dealt to the ranks, a tile may have rows of several shards, and of several pieces of
+/// each. It awaits all of these.
 void Gather::feed_dealt(int rank, const ShardTiles& bands, Gemm& gemm) const {
   const Problem& p = build_.problem();
   gemm.a = build_.all(gathered_, rank);
   gemm.a_rows = sharded_rows(p, tiles_.shard);
   gemm.resources = {1, build_.workers() - build_.helpers()};
-  const auto first_piece = [&](std::int64_t row) {  // of the piece with the first row of a row's block
-    return row / (p.world * p.row_block) * p.row_block / comm_rows_;
-  };
-  const auto last_piece = [&](std::int64_t row) {
-    return smaller(((row / (p.world * p.row_block) + 1) * p.row_block - 1) / comm_rows_, pieces_ - 1);
-  };
-  struct Pieces {
-    std::int64_t first, last;
-  };
-  std::vector<Pieces> needed;  // by band
-  std::int64_t most = 1;
-  for (std::int64_t band = 0; band < bands.bands; ++band) {
-    const std::int64_t row = band * bands.band_rows, end = smaller(row + bands.band_rows, p.m);
-    needed.push_back({first_piece(row), last_piece(larger(end, row + 1) - 1)});
-    most = larger(most, needed.back().last - needed.back().first + 1);
-  }
-  for (int i = 0; i < p.world; ++i)
+  const auto row = [&](std::int64_t band) { return smaller(band * bands.band_rows, p.m); };
+  for (int i = 0; i < p.world; ++i) {
+    const int shard = source(rank, i);
+    // A gate awaits one piece for each band. Bands with rows of fewer pieces than others await their last one
+    // again.
+    struct Pieces {
+      std::int64_t first, end;
+    };
+    std::vector<Pieces> needed;
+    std::int64_t most = 0;
+    for (std::int64_t band = 0; band < bands.bands; ++band) {
+      const std::int64_t first = dealt_before(p, shard, row(band)),
+                         end = dealt_before(p, shard, row(band + 1));
+      needed.push_back(first < end ? Pieces{first / comm_rows_, (end - 1) / comm_rows_ + 1} : Pieces{0, 0});
+      most = larger(most, needed.back().end - needed.back().first);
+    }
     for (std::int64_t j = 0; j < most; ++j) {
       TileGate gate{arrived_, bands.ends(), {}};
-      for (const auto& [begin, last] : needed) {
-        const std::int64_t piece = smaller(begin + j, last);
-        gate.entries.push_back(entry(source(rank, i), piece));
-        gate.targets.push_back(arrivals(rank, source(rank, i), piece));
+      for (const auto& [first, end] : needed) {
+        const std::int64_t piece = larger(smaller(first + j, end - 1), 0);
+        gate.entries.push_back(entry(shard, piece));
+        gate.targets.push_back(first < end ? arrivals(rank, shard, piece) : 0);
       }
       gemm.gates.push_back(std::move(gate));
     }
+  }
 }
 
 void Gather::release(int rank) const {
@@ -252,10 +263,12 @@ void fuse_gather(FusedBuilder& build, const Machine& machine) {
   const Machine with_tiles = with_tiles_of(p.epilogue, machine);
   const ShardTiles tiles = gathered_tiles(build, cols, machine);
   const bool dealt = p.row_order == RowOrder::block_cyclic;
-  auto together = ShardTiles::together(p, cols, with_tiles, build.params());
-  if (dealt) {  // tiles in the order of the rows; those beyond the last row are phantom
-    together = ShardTiles(1, p.m, cols, with_tiles, build.params());
-    together->inner.rows = p.m;
+  std::optional<ShardTiles> in_order;  // tiles of all rows in their order, if not shard by shard
+  if (dealt) {
+    in_order = ShardTiles(1, p.m, cols, with_tiles, build.params());
+    in_order->inner.rows = p.m;  // tiles beyond the last row are phantom
+  } else {
+    in_order = ShardTiles::together(p, cols, with_tiles, build.params());
   }
   const Gather gather(build, tiles, machine);
   const std::int32_t product = build.needs_finishing() ? build.buffer("product", p.m, cols) : build.out;
@@ -263,11 +276,11 @@ void fuse_gather(FusedBuilder& build, const Machine& machine) {
   for (int r = 0; r < p.world; ++r) {
     gather.move(handshake, r);
     Gemm gemm =
-        build.gemm(r, together ? together->inner : tiles.grid(r),
-                   together ? RowMap::identity(p.m) : tiles.rows(), Builder::in_place(build.all(product, r)));
+        build.gemm(r, in_order ? in_order->inner : tiles.grid(r),
+                   in_order ? RowMap::identity(p.m) : tiles.rows(), Builder::in_place(build.all(product, r)));
     if (dealt)
-      gather.feed_dealt(r, *together, gemm);
-    else if (together)
+      gather.feed_dealt(r, *in_order, gemm);
+    else if (in_order)
       gather.feed_together(r, gemm);
     else
       gather.feed(r, gemm);

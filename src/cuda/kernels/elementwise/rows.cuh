@@ -11,9 +11,9 @@
 //   3. Every thread scales its chunks, rounds once and stores them.
 //
 // Most rows fit into one batch and consist of whole, aligned chunks. On compute capability 9.0, a loader warp
-// copies them to shared memory ahead (row_ring.cuh), and their chunks stay in registers. The norm's weights
-// are in shared memory for all rows. In other rows, a thread loads its chunks itself, looks at the address
-// and the end of each, and keeps them in shared memory.
+// copies them to shared memory ahead (row_ring.cuh), and their chunks stay in registers. A CTA copies the
+// norm's weights to shared memory once, for these rows. In other rows, a thread loads its chunks itself,
+// `at_once` at a time, looks at the address and the end of each, and keeps them in shared memory.
 //
 // Memory order: none needed, as all inputs are complete before the kernel starts.
 //
@@ -49,8 +49,9 @@ struct RowPass {
   static constexpr int length = vector_bytes / static_cast<int>(sizeof(T));
   static constexpr int batch = row_batch(gated);
   using Batch = float[batch][length];
-  /// Chunks of a row that is not in a ring: fewer where most rows are in one, whose loop needs the registers.
-  static constexpr int at_once = row_loaders_of_device > 0 ? 1 : batch;
+  /// Chunks in flight of a row that is not in a ring. With a norm most rows are in one on compute
+  /// capability 9.0, and their loop needs the registers.
+  static constexpr int at_once = row_loaders_of_device > 0 && !gated ? 1 : batch;
   using Chunks = float[at_once][length];
 
   const ElementwiseArgs& args;
