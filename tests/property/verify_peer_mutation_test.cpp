@@ -59,8 +59,14 @@ bool moves_rows_itself(const Plan& plan) {
   return params.helpers == 0 && (plan.problem().traits().routes() || params.mover == Mover::store);
 }
 
+/// Whether tiles await several pieces, of which the later ones may come behind the others. A gate is then not
+/// needed by itself.
+bool awaits_several_pieces(const Plan& plan) {
+  return plan.problem().row_order == RowOrder::block_cyclic;
+}
+
 bool drop_gate(Plan& plan, Dice& dice) {
-  if (moves_rows_itself(plan)) return false;
+  if (moves_rows_itself(plan) || awaits_several_pieces(plan)) return false;
   return change<Gemm>(
              plan, dice, [](const At&, const Gemm& g) { return !g.gates.empty(); },
              [](Gemm& g) { g.gates.erase(g.gates.begin()); }) ||
@@ -70,7 +76,7 @@ bool drop_gate(Plan& plan, Dice& dice) {
 }
 
 bool lower_gate(Plan& plan, Dice& dice) {
-  if (moves_rows_itself(plan)) return false;
+  if (moves_rows_itself(plan) || awaits_several_pieces(plan)) return false;
   std::size_t group = 0;
   return change<Gemm>(
       plan, dice,
