@@ -116,7 +116,8 @@ def energy(record):
     for op in ("allgather", "alltoall"):
         saved = {"watts_each": [], "mj": []}
         for count in values_of(record, "bytes", op=op):
-            nccl, ours = one(record, op=op, bytes=count, contender="NCCL"), pick(record, op=op, bytes=count)[0]
+            nccl = one(record, op=op, bytes=count, contender="NCCL")
+            ours = next(row for row in pick(record, op=op, bytes=count) if row is not nccl)
             for key, found in saved.items():
                 found.append(1 - float(ours[key]) / float(nccl[key]))
         what = f"{op}, 16 MB to 1 GB, below NCCL's"

@@ -19,6 +19,13 @@ std::int64_t rows_in_slice(const Problem& problem, std::int64_t first, std::int6
   return rows;
 }
 
+std::int64_t dealt_before(const Problem& problem, int rank, std::int64_t row) {
+  const std::int64_t turn = problem.world * problem.row_block, blocks = row / turn;
+  const std::int64_t first = blocks * problem.row_block;
+  const std::int64_t block = larger(smaller(problem.row_block, problem.shard_rows() - first), 0);
+  return first + larger(smaller(row - blocks * turn - rank * block, block), 0);
+}
+
 RowMap sharded_rows(const Problem& problem, std::int64_t len, std::int64_t base) {
   const std::int64_t block = problem.row_order == RowOrder::block_cyclic ? problem.row_block : larger(len, 1);
   return {problem.world, block, len, len, base, base + problem.world * len};

@@ -16,6 +16,9 @@ std::int64_t rows_of_shard(const Problem& problem, int shard);
 /// in virtual order, is not counted.
 std::int64_t rows_in_slice(const Problem& problem, std::int64_t first, std::int64_t len);
 
+/// Number of a rank's rows among the first `row` rows of a problem with block-cyclic rows.
+std::int64_t dealt_before(const Problem& problem, int rank, std::int64_t row);
+
 /// Virtual rows in global order → rows of a buffer that holds `len` rows of each shard, from `base` on. The
 /// parts follow one another, `len` rows apart. Shards are in the problem's row order.
 RowMap sharded_rows(const Problem& problem, std::int64_t len, std::int64_t base = 0);

@@ -6,7 +6,6 @@
 // from, the same rank.
 #include "gather.hpp"
 
-#include <algorithm>
 #include <optional>
 
 namespace shingle::planner {
@@ -203,13 +202,6 @@ void Gather::feed_by_pieces(int rank, Gemm& gemm) const {
       gate.targets.push_back(arrivals(rank, source(rank, i), piece));
     }
   gemm.gates.push_back(std::move(gate));
-}
-
-/// Number of a rank's rows among the first `row` rows, if blocks of rows are dealt to the ranks.
-std::int64_t dealt_before(const Problem& p, int rank, std::int64_t row) {
-  const std::int64_t turn = p.world * p.row_block, blocks = row / turn, first = blocks * p.row_block;
-  const std::int64_t block = larger(smaller(p.row_block, p.shard_rows() - first), 0);
-  return first + std::clamp<std::int64_t>(row - blocks * turn - rank * block, 0, block);
 }
 
 /// If blocks of rows are dealt to the ranks, a tile may have rows of several shards, and of several pieces of

@@ -3,9 +3,9 @@
 // A CTA consists of slices of `threads` threads. A slice takes one row of the matrix at a time, from a range
 // of consecutive rows, so that its tables stay in L1. Phases of a row:
 //
-//   1. Every thread loads its chunks, with a batch of loads in flight. It sums them, finishes them, adds the
-//      residual and stores that sum. With a norm, the thread keeps its chunks in fp32 and sums their squares.
-//      Without a norm it stores them, and the row is complete.
+//   1. Every thread loads its chunks. It sums them, finishes them, adds the residual and stores that sum.
+//      With a norm, the thread keeps its chunks in fp32 and sums their squares. Without a norm it stores
+//      them, and the row is complete.
 //   2. The slice sums the squares: by shuffles in a warp, then through shared memory, with one barrier for
 //      each row.
 //   3. Every thread scales its chunks, rounds once and stores them.
