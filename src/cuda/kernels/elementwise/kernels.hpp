@@ -71,9 +71,9 @@ inline bool widens(const ElementwiseArgs& args) {
 }
 
 /// Kernels for tile-by-tile passes (parameter: ElementwiseArgs) and for row-wise passes (also a RowLayout).
-/// Null if there is none for these types.
+/// Null if there is none for these types. `ringed`: RowLayout::pieces is not 0.
 const void* find_tiles_kernel(const ElementwiseArgs& args);
 const void* find_picked_kernel(const ElementwiseArgs& args);  ///< of tile-by-tile passes with an index
-const void* find_rows_kernel(const ElementwiseArgs& args);
+const void* find_rows_kernel(const ElementwiseArgs& args, bool ringed);
 
 }  // namespace shingle::cuda

@@ -39,7 +39,7 @@ int row_loaders(int slices, int rows) {
 /// for two. `bulk`: the kernel has bulk copies.
 RowLayout row_layout(const ElementwiseArgs& args, std::int64_t rows, int workers, int most_shared,
                      bool bulk) {
-  constexpr int most_pieces = 8, line = 128;
+  constexpr int most_pieces = 8, most_slices = 8, line = 128;
   const bool gated = args.activate == Activate::swiglu;
   const int length = 16 / size_of(args.type);
   const std::int64_t out_cols = gated ? args.cols / 2 : args.cols;
@@ -56,7 +56,8 @@ RowLayout row_layout(const ElementwiseArgs& args, std::int64_t rows, int workers
   const int matrices = args.to.dests + (args.has_residual ? 1 + args.sum.dests : 0) + args.source_count;
   const bool plain = gated || args.activate == Activate::none;  // others would cost all rows registers
   const bool held = out_cols % length == 0 && chunks <= row_batch(gated) * layout.threads;
-  if (!bulk || !plain || !held || matrices > row_matrices) return layout;
+  const bool fed = layout.slices <= most_slices;  // loaders take longer than more slices do
+  if (!bulk || !plain || !held || !fed || matrices > row_matrices) return layout;
   const int piece = ceil_div(args.cols * size_of(args.source_type), line) * line;
   const int weight_bytes = args.norm ? static_cast<int>(out_cols) * size_of(args.type) : 0;
   const int room = (most_shared - weight_bytes) / layout.slices / line * line - layout.slice_bytes;
@@ -127,10 +128,10 @@ cudaError_t prepare_elementwise(const ElementwiseArgs& args, ElementwiseLaunch& 
     return cudaSuccess;
   }
   const std::int64_t rows = std::min(args.last * args.tile_rows, args.rows) - args.first * args.tile_rows;
-  at.kernel = find_rows_kernel(args);
-  if (at.kernel == nullptr) return cudaErrorInvalidValue;
+  const void* const ringed = find_rows_kernel(args, true);
+  if (ringed == nullptr) return cudaErrorInvalidValue;
   cudaFuncAttributes attributes;
-  if (const cudaError_t error = cudaFuncGetAttributes(&attributes, at.kernel)) return error;
+  if (const cudaError_t error = cudaFuncGetAttributes(&attributes, ringed)) return error;
   const int most_shared = facts.most_shared - static_cast<int>(attributes.sharedSizeBytes);
   if (args.norm && args.cols * std::int64_t{sizeof(float)} > most_shared)
     return cudaErrorInvalidConfiguration;
@@ -138,6 +139,7 @@ cudaError_t prepare_elementwise(const ElementwiseArgs& args, ElementwiseLaunch& 
   // Not the device's capability: the driver may have translated the kernel from an earlier one.
   const bool bulk = attributes.ptxVersion >= 90;
   at.rows = row_layout(args, rows, workers, most_shared, bulk);
+  at.kernel = at.rows.pieces > 0 ? ringed : find_rows_kernel(args, false);
   at.threads = at.rows.slices * at.rows.threads + 32 * at.rows.loaders;
   at.shared_bytes = static_cast<std::size_t>(at.rows.slices * at.rows.slice_bytes + at.rows.weight_bytes);
   return count_ctas(at, ceil_div(rows, at.rows.slices), args.ctas, facts.sms);
@@ -169,7 +171,8 @@ cudaError_t preload_elementwise() {
           args.source_type = source;
           args.source_count = sources;
           args.activate = activate;
-          for (const void* kernel : {find_tiles_kernel(args), find_rows_kernel(args)})
+          for (const void* kernel :
+               {find_tiles_kernel(args), find_rows_kernel(args, false), find_rows_kernel(args, true)})
             if (const cudaError_t error = preload(kernel); error != cudaSuccess) return error;
         }
   for (const Element type : {Element::f32, Element::bf16, Element::f16})

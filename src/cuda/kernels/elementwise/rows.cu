@@ -5,20 +5,21 @@
 namespace shingle::cuda {
 namespace {
 
-template <class S, class T>
-struct PlainKernel {
-  static const void* get() { return reinterpret_cast<const void*>(rows_kernel<S, T, false>); }
-};
-template <class S, class T>
-struct GatedKernel {
-  static const void* get() { return reinterpret_cast<const void*>(rows_kernel<S, T, true>); }
+template <bool gated, bool ringed>
+struct Rows {
+  template <class S, class T>
+  struct Kernel {
+    static const void* get() { return reinterpret_cast<const void*>(rows_kernel<S, T, gated, ringed>); }
+  };
 };
 
 }  // namespace
 
-const void* find_rows_kernel(const ElementwiseArgs& args) {
+const void* find_rows_kernel(const ElementwiseArgs& args, bool ringed) {
   if (args.mixed) return nullptr;
-  return args.activate == Activate::swiglu ? by_type<GatedKernel>(args) : by_type<PlainKernel>(args);
+  if (args.activate == Activate::swiglu)
+    return ringed ? by_type<Rows<true, true>::Kernel>(args) : by_type<Rows<true, false>::Kernel>(args);
+  return ringed ? by_type<Rows<false, true>::Kernel>(args) : by_type<Rows<false, false>::Kernel>(args);
 }
 
 }  // namespace shingle::cuda

@@ -13,7 +13,8 @@
 // Most rows fit into one batch and consist of whole, aligned chunks. On compute capability 9.0, a loader warp
 // copies them to shared memory ahead (row_ring.cuh), and their chunks stay in registers. A CTA copies the
 // norm's weights to shared memory once, for these rows. In other rows, a thread loads its chunks itself,
-// `at_once` at a time, looks at the address and the end of each, and keeps them in shared memory.
+// `at_once` at a time, looks at the address and the end of each, and keeps them in shared memory. Passes
+// whose rows are all of that kind have a kernel without rings, which leaves threads more registers.
 //
 // Memory order: none needed, as all inputs are complete before the kernel starts.
 //
@@ -36,22 +37,21 @@ struct SliceSums {
   float of[2][max_row_threads / 32];
 };
 
-/// Loaders need bulk copies. Without them, threads may use more registers.
+/// True if the device has the bulk copies that loaders need.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-inline constexpr int row_loaders_of_device = 0;
+inline constexpr bool has_bulk_copies = false;
 #else
-inline constexpr int row_loaders_of_device = max_row_loaders;
+inline constexpr bool has_bulk_copies = true;
 #endif
 
-/// A row, from the view of one thread of its slice. `gated`: swiglu.
-template <class S, class T, bool gated>
+/// A row, from the view of one thread of its slice. `gated`: swiglu. `ringed`: slices have rings.
+template <class S, class T, bool gated, bool ringed>
 struct RowPass {
   static constexpr int length = vector_bytes / static_cast<int>(sizeof(T));
   static constexpr int batch = row_batch(gated);
   using Batch = float[batch][length];
-  /// Chunks in flight of a row that is not in a ring. With a norm most rows are in one on compute
-  /// capability 9.0, and their loop needs the registers.
-  static constexpr int at_once = row_loaders_of_device > 0 && !gated ? 1 : batch;
+  /// Chunks in flight of a row that is not in a ring. Where others are, their loop needs the registers.
+  static constexpr int at_once = ringed ? 1 : batch;
   using Chunks = float[at_once][length];
 
   const ElementwiseArgs& args;
@@ -327,16 +327,14 @@ struct RowPass {
   }
 };
 
-template <class S, class T, bool gated>
-__global__ void __launch_bounds__(max_row_threads + 32 * row_loaders_of_device, 1)
-    rows_kernel(const __grid_constant__ ElementwiseArgs args, const __grid_constant__ RowLayout layout) {
+template <class S, class T, bool gated, bool ringed>
+__device__ __forceinline__ void run_rows(const ElementwiseArgs& args, const RowLayout& layout) {
   __shared__ SliceSums sums[max_row_threads / 32];
   __shared__ std::int32_t first_row[max_row_threads / 32 + 1];  // of each slice, and of the next CTA
   __shared__ Route sources[max_sources];
   __shared__ Route routes[row_matrices];
   __shared__ std::int32_t dests[row_matrices];
   extern __shared__ __align__(128) char memory[];
-  const bool ringed = layout.pieces > 0;
   const auto ring_of = [&](int slice) { return RowRing(memory + slice * layout.slice_bytes, layout); };
 
   const int thread = static_cast<int>(threadIdx.x), slice = thread / layout.threads;
@@ -349,7 +347,7 @@ __global__ void __launch_bounds__(max_row_threads + 32 * row_loaders_of_device, 
     if (ringed && thread < layout.slices) ring_of(thread).init();
   }
   char* const weights = memory + layout.slices * layout.slice_bytes;
-  if (aligned(args.norm_weight))  // else no row is in a ring
+  if (ringed && aligned(args.norm_weight))  // else no row is in a ring
     for (int at = thread * vector_bytes; at < layout.weight_bytes;
          at += static_cast<int>(blockDim.x) * vector_bytes)
       *reinterpret_cast<uint4*>(weights + at) = ptx::load(static_cast<const char*>(args.norm_weight) + at);
@@ -360,7 +358,7 @@ __global__ void __launch_bounds__(max_row_threads + 32 * row_loaders_of_device, 
     __syncthreads();
   }
 
-  RowPass<S, T, gated> pass{
+  RowPass<S, T, gated, ringed> pass{
       args,
       sources,
       layout,
@@ -368,7 +366,7 @@ __global__ void __launch_bounds__(max_row_threads + 32 * row_loaders_of_device, 
       slice,
       thread % layout.threads,
       static_cast<int>(gated ? args.cols / 2 : args.cols)};
-  if (slice >= layout.slices) {  // loaders take turns
+  if (ringed && slice >= layout.slices) {  // loaders take turns
     const RowLoader<S, T> loader(args, matrices);
     const int own = (thread - layout.slices * layout.threads) / 32;
     const int most = first_row[1] - first_row[0] + 1;  // slices differ by one row at most
@@ -403,6 +401,12 @@ __global__ void __launch_bounds__(max_row_threads + 32 * row_loaders_of_device, 
     }
     if (ringed) ring.next_row();
   }
+}
+
+template <class S, class T, bool gated, bool ringed>
+__global__ void __launch_bounds__(max_row_threads + (ringed ? 32 * max_row_loaders : 0), 1)
+    rows_kernel(const __grid_constant__ ElementwiseArgs args, const __grid_constant__ RowLayout layout) {
+  if constexpr (has_bulk_copies || !ringed) run_rows<S, T, gated, ringed>(args, layout);
 }
 
 }  // namespace shingle::cuda
