@@ -226,7 +226,9 @@ typedef struct shingle_operator {
   /// 1, reducescatter and allreduce: SHINGLE_OUT is SHINGLE_F32, whatever dtype is. The ranks' values travel
   /// in dtype, and their sum in fp32 is not rounded.
   int32_t f32_sums;
-  int32_t reserved;  ///< 0
+  /// SMs that calls may hold while they wait for other ranks, at most those of the context; 0: these. For
+  /// operators whose calls alone overlap those of another context.
+  int32_t workers;
 } shingle_operator;
 
 /// Declares an operator and returns its number: 0, 1, … Collective: all ranks declare the same operators in

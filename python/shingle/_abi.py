@@ -104,7 +104,7 @@ class Operator(Struct):
         ("scale", c_double),
         ("m_step", c_int64),
         ("f32_sums", c_int32),
-        ("reserved", c_int32),
+        ("workers", c_int32),
     ]
 
 

@@ -127,7 +127,7 @@ class Context:
         op: "gemm+allreduce", … dtype: "f32", "bf16" or "f16". mechanism: with params, as "ring slices=2"; None: that of
         the context. The other fields are those of shingle_operator: n, k, inner, norm_epsilon, transpose_a,
         transpose_b, bias, norm, residual, heads, kv_heads, head_dim, causal, returns_lse, experts, topk, capacity,
-        scale, m_step, f32_sums, … Collective: all ranks declare the same operators in the same order. Raises
+        scale, m_step, f32_sums, workers, … Collective: all ranks declare the same operators in the same order. Raises
         InvalidArgument or Unsupported.
         """
         if dtype not in DTYPES:

@@ -17,11 +17,14 @@ inline bool needs_routing(const Problem& problem) {
   return problem.traits().routes() && !problem.has_slots();
 }
 
+/// The machine of which kernels take `workers` at most; 0: all. Throws InvalidArgument if it has fewer.
+Machine with_workers(Machine machine, int workers);
+
 /// An operator as it was declared.
 struct Declared {
   Problem largest{};  ///< with the largest m
-  std::optional<Params> params{};
-  std::int64_t m_step = 1;
+  DeclareOptions options{};
+  Machine machine{};                        ///< with the workers of its calls
   std::map<std::int64_t, Params> chosen{};  ///< by power of two of m
 };
 
@@ -29,12 +32,12 @@ struct Declared {
 class CallPlans {
  public:
   /// `unregistered`: peers cannot access the matrices of calls. All must outlive this object.
-  CallPlans(const World& world, const ContextOptions& options, const Machine& machine, bool unregistered)
-      : world_(world), options_(options), machine_(machine), unregistered_(unregistered) {}
+  CallPlans(const World& world, const ContextOptions& options, bool unregistered)
+      : world_(world), options_(options), unregistered_(unregistered) {}
 
   /// The plan of the chosen params; nothing if these do not serve this m.
   Result<Plan> chosen(Declared& op, const Problem& problem) const;
-  Plan sequential(const Problem& problem) const;
+  Plan sequential(const Declared& op, const Problem& problem) const;
   /// Plans of all kinds that calls may need: of `largest`, and of some with fewer rows.
   std::vector<Plan> typical(Declared& op, const Problem& largest) const;
   /// Arena that the sequential plans of all calls need.
@@ -47,7 +50,6 @@ class CallPlans {
 
   const World& world_;
   const ContextOptions& options_;
-  const Machine& machine_;
   bool unregistered_;
 };
 

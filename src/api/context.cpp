@@ -29,14 +29,6 @@ Problem with_lengths(Problem problem, std::vector<std::int64_t> lengths) {
   return problem;
 }
 
-Machine with_workers(Machine machine, int workers) {
-  if (workers < 0 || workers > machine.workers)
-    throw InvalidArgument(
-        fmt::format("workers = {} is outside [0, {}] of this machine", workers, machine.workers));
-  if (workers > 0) machine.workers = workers;
-  return machine;
-}
-
 Problem with_routing(Problem problem, std::shared_ptr<const Routing> routing) {
   problem.m = most_rows(*routing) / problem.choices();
   problem.routing = std::move(routing);
@@ -75,7 +67,7 @@ struct Context::State {
         options(std::move(with)),
         machine(with_workers(machine_for(of, options.profile), options.workers)),
         ranks(of.local_ranks()),
-        plans(world, options, machine, options.registered_bytes <= 0),
+        plans(world, options, options.registered_bytes <= 0),
         ready(options.most_plans) {
     if (!(options.timeout_us > 0))
       throw InvalidArgument(fmt::format("timeout_us = {} must be positive", options.timeout_us));
@@ -120,10 +112,10 @@ struct Context::State {
   /// The plan that serves a call: the chosen one, or the sequential one if that does not serve this m, or
   /// needs more than the context has. `in_graph`: the chosen one cannot be captured, but the call is.
   Plan planned(int op, const Problem& problem, bool in_graph) {
-    if (in_graph) return plans.sequential(problem);
+    if (in_graph) return plans.sequential(declared(op), problem);
     Result<Plan> plan = plans.chosen(declared(op), problem);
     if (!plan || arena_layout(*plan).bytes > staging().bytes() || !world.is_prepared(*plan))
-      return plans.sequential(problem);
+      return plans.sequential(declared(op), problem);
     return std::move(plan).value();
   }
 
@@ -157,7 +149,7 @@ struct Context::State {
     if (m < 1 || m > largest.m)
       throw InvalidArgument(
           fmt::format("m = {} of a call of operator {} is outside [1, {}]", m, op, largest.m));
-    if (const std::int64_t step = operators[static_cast<std::size_t>(op)].m_step; m % step != 0)
+    if (const std::int64_t step = operators[static_cast<std::size_t>(op)].options.m_step; m % step != 0)
       throw InvalidArgument(fmt::format("m = {} of a call of operator {} is no multiple of {}", m, op, step));
   }
 
@@ -240,8 +232,9 @@ struct Context::State {
     call(known != nullptr ? *known : get(op, with_m(find(op), m)), arguments, streams);
   }
 
-  int declare(const Problem& largest, std::optional<Params> params, std::int64_t m_step) {
+  int declare(const Problem& largest, DeclareOptions with) {
     largest.validate();
+    const std::int64_t m_step = with.m_step;
     if (m_step < 1 || (m_step > 1 && (largest.routing || largest.m % m_step != 0)))
       throw InvalidArgument(
           fmt::format("m_step = {} must divide m = {}, and be 1 with a routing", m_step, largest.m));
@@ -251,11 +244,13 @@ struct Context::State {
     if (largest.world != world.size())
       throw InvalidArgument(
           fmt::format("the problem is for {} ranks, the world has {}", largest.world, world.size()));
-    if (!all_same(world, fmt::format("{} {} {}", all_of(largest), m_step, params ? text_of(*params) : "")))
+    if (!all_same(world, fmt::format("{} {} {} {}", all_of(largest), m_step, with.workers,
+                                     with.params ? text_of(*with.params) : "")))
       throw InvalidArgument(
           fmt::format("the processes declare different operators; this one {}", describe(largest)));
     const int op = static_cast<int>(operators.size());
-    operators.push_back({largest, std::move(params), m_step, {}});
+    Machine of_calls = with_workers(machine, with.workers);
+    operators.push_back({largest, std::move(with), std::move(of_calls), {}});
     try {
       const Problem worst =
           needs_routing(largest) ? with_routing(largest, all_to_first(largest)) : with_m(largest, largest.m);
@@ -283,8 +278,8 @@ Context::Context(Context&&) noexcept = default;
 Context& Context::operator=(Context&&) noexcept = default;
 Context::~Context() = default;
 
-int Context::declare(const Problem& largest, std::optional<Params> params, std::int64_t m_step) {
-  return state_->declare(largest, std::move(params), m_step);
+int Context::declare(const Problem& largest, DeclareOptions options) {
+  return state_->declare(largest, std::move(options));
 }
 
 void Context::call(int op, std::int64_t m, std::span<const Argument> arguments,

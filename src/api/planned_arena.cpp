@@ -41,10 +41,10 @@ class PlanningWorld final : public World {
 }  // namespace
 
 std::int64_t arena_bytes_needed(const Problem& largest, const Machine& machine, ContextOptions options,
-                                std::int64_t m_step) {
+                                DeclareOptions declared) {
   PlanningWorld world(largest.world, machine);
   Context context(world, std::move(options));
-  context.declare(largest, {}, m_step);
+  context.declare(largest, std::move(declared));
   return context.arena_bytes();
 }
 

@@ -172,8 +172,8 @@ void replays_with_a_fault(const std::function<void()>& fault, bool by_memory) {
     return void(std::printf("[rank %d error at 0 s: no peer memory]\n", rank));
   const Problem problem = problem_of(Op::gemm_allreduce, world->size());
   Context context(*world, {.timeout_us = fault_deadline_us});
-  const int last = context.declare(problem, SequentialParams{});
-  const int first = by_memory ? context.declare(problem, FusedParams{.mover = Mover::store}) : last;
+  const int last = context.declare(problem, {SequentialParams{}});
+  const int first = by_memory ? context.declare(problem, {FusedParams{.mover = Mover::store}}) : last;
   const CallMatrices matrices(*world, random_inputs(problem, 1, Values::integers), dice);
   const cuda::DeviceGuard guard(device_of(rank));
   const cuda::Stream stream;

@@ -185,7 +185,7 @@ TEST_P(SlotsOnGpus, OneGraphServesAnyRouting) {
         // The reference takes most of the time: default params have all routings, others some.
         const int routings = params == Params{FusedParams{}} ? 100 : 6;
         Context context(*world, {.verify = true, .timeout_us = 20e6});
-        const int declared = context.declare(problem, params);
+        const int declared = context.declare(problem, {params});
         const auto first = random_inputs(problem, 1, Values::integers, choices(dice, problem, 0));
         Workspace memory(*world, *first);
         const std::vector<Argument> arguments = memory.arguments(problem);
@@ -252,7 +252,7 @@ TEST_P(SlotsOnGpus, ARankMayHaveFewerTokens) {
   for (const Params& params : ways()) {
     const Problem problem = experts(Op::moe, 60);
     Context context(*world, {.timeout_us = 20e6});
-    const int declared = context.declare(problem, params);
+    const int declared = context.declare(problem, {params});
     for (int i = 0; i < 20 && !HasFailure(); ++i) {
       const auto chosen = choices(dice, problem, i);
       const auto inputs = random_inputs(problem, static_cast<std::uint64_t>(i), Values::integers, chosen);

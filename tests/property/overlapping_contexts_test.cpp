@@ -42,7 +42,7 @@ class Group {
   /// Adds a context for problems. Each call is of one of them.
   void add(const std::vector<Problem>& problems, const std::vector<Params>& params) {
     contexts_.emplace_back(*world_, ContextOptions{.registered_bytes = 1, .timeout_us = 20e6});
-    for (std::size_t i = 0; i < problems.size(); ++i) contexts_.back().declare(problems[i], params[i]);
+    for (std::size_t i = 0; i < problems.size(); ++i) contexts_.back().declare(problems[i], {params[i]});
     problems_.push_back(problems);
   }
   void call_any() {

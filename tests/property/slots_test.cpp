@@ -223,7 +223,7 @@ TEST(Slots, OnePlanServesAnyRouting) {
       problem = with_m(problem, 20);
       const auto world = make_world(4, {.backend = "host", .workers_per_rank = 2});
       Context context(*world, {.verify = true});
-      const int declared = context.declare(problem, params);
+      const int declared = context.declare(problem, {params});
       const Plan* const plan = &context.plan(declared, problem.m);
       std::vector<Call> calls;
       for (int i = 0; i < 100; ++i) {

@@ -67,7 +67,7 @@ TEST(Buckets, GatherInPlace) {
       const auto world = make_thread_world(ranks, {.workers_per_rank = 1});
       const auto registered = static_cast<std::int64_t>(sizeof(float)) * all;
       Context context(*world, {.registered_bytes = registered, .verify = true});
-      const int op = context.declare(bucket(Op::allgather, ranks, all), engines(variant, 0), ranks);
+      const int op = context.declare(bucket(Op::allgather, ranks, all), {engines(variant, 0), ranks});
       EXPECT_EQ(context.arena_bytes(), 0) << "shards go straight to their places";
       const Buckets<float> given = random_buckets(ranks, shard, 5);
       std::vector<DeviceBuffer> out;
@@ -130,7 +130,7 @@ TEST(Buckets, ReduceScatterAsFp32SumsInRankOrder) {
         p.epilogue.scale = 1.0f / static_cast<float>(ranks);
         const auto world = make_thread_world(ranks, {.workers_per_rank = 2});
         Context context(*world, {.verify = true});
-        const int op = context.declare(p, engines(CopyVariant::automatic, slices), ranks);
+        const int op = context.declare(p, {engines(CopyVariant::automatic, slices), ranks});
         EXPECT_EQ(context.arena_bytes(), 1024) << "the other ranks' parts of a shard, and nothing more";
         EXPECT_EQ(context.plan(op, p.m).mechanism, Mechanism::copy_engine);
         Buckets<float> out(static_cast<std::size_t>(ranks),
@@ -177,7 +177,7 @@ TEST(Buckets, AllReduceInPlace) {
       p.epilogue.scale = 0.25f;
       const auto world = make_thread_world(ranks, {.workers_per_rank = 1});
       Context context(*world, {.verify = true});
-      const int op = context.declare(p, engines(CopyVariant::automatic, slices));
+      const int op = context.declare(p, {engines(CopyVariant::automatic, slices)});
       EXPECT_EQ(context.plan(op, p.m).mechanism, Mechanism::copy_engine);
       for (unsigned turn = 0; turn < 3; ++turn) {
         const Buckets<float> given = random_buckets(ranks, all, turn);
@@ -201,10 +201,10 @@ TEST(Buckets, AllReduceInPlace) {
 TEST(Buckets, AnMThatIsNoMultipleOfTheStepIsRefused) {
   const auto world = make_thread_world(2, {.workers_per_rank = 1});
   Context context(*world);
-  const int op = context.declare(bucket(Op::allgather, 2, 8 * width), {}, 2);
+  const int op = context.declare(bucket(Op::allgather, 2, 8 * width), {.m_step = 2});
   EXPECT_NO_THROW((void)context.plan(op, 4));
   EXPECT_THROW((void)context.plan(op, 3), InvalidArgument);
-  EXPECT_THROW(context.declare(bucket(Op::allgather, 2, 7 * width), {}, 2), InvalidArgument);
+  EXPECT_THROW(context.declare(bucket(Op::allgather, 2, 7 * width), {.m_step = 2}), InvalidArgument);
 }
 
 }  // namespace

@@ -120,7 +120,8 @@ TEST_F(CApiRefuses, WrongOperators) {
   refuse([](auto& op) { op.scale = 0.5; }, "gemm+allreduce takes neither a scale nor f32 sums");
   refuse([](auto& op) { op.op = "allgather", op.scale = 0.5; }, "allgather takes neither a scale");
   refuse([](auto& op) { op.op = "allreduce", op.scale = 1e300; }, "operator: scale = inf must be finite");
-  refuse([](auto& op) { op.reserved = 1; }, "operator.reserved = 1 must be 0");
+  refuse([](auto& op) { op.workers = -1; }, "workers = -1 is outside [0, ");
+  refuse([](auto& op) { op.workers = 1 << 20; }, "workers = 1048576 is outside [0, ");
   refuse([](auto& op) { op.capacity = 1; }, "operator: gemm+allreduce has no experts");
   refuse([](auto& op) { op.op = "moe", op.inner = 4, op.experts = 2, op.topk = 1, op.capacity = -1; },
          "operator: capacity = -1 must not be negative");

@@ -361,6 +361,7 @@ static_assert(offsetof(shingle_operator, capacity) == 148);
 static_assert(offsetof(shingle_operator, scale) == 152);
 static_assert(offsetof(shingle_operator, m_step) == 160);
 static_assert(offsetof(shingle_operator, f32_sums) == 168);
+static_assert(offsetof(shingle_operator, workers) == 172);
 static_assert(offsetof(shingle_matrix, reserved) == 52);
 static_assert(offsetof(shingle_routing, destinations) == 16);
 static_assert(offsetof(shingle_arguments, stream_count) == 36);

@@ -9,6 +9,7 @@
 #include "shingle/api/context.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/base/units.hpp"
+#include "shingle/host/host.hpp"
 #include "support/ring_attention.hpp"
 
 namespace shingle::context_arena_test {
@@ -65,6 +66,15 @@ TEST(ContextArena, HasTheLargestNeedOfItsOperators) {
   Context ample(*world, {.arena_bytes = 1 << 22});
   ample.declare({.op = Op::gemm_reducescatter, .world = 2, .m = 64, .n = 96, .k = 32});
   EXPECT_EQ(ample.arena_bytes(), 1 << 22);
+}
+
+TEST(Context, PlansAnOperatorForFewerWorkersIfItAsks) {
+  const auto world = make_thread_world(2, {.workers_per_rank = 4});
+  Context context(*world, {.workers = 3});
+  const Problem problem{.op = Op::gemm_reducescatter, .world = 2, .m = 64, .n = 96, .k = 32};
+  EXPECT_EQ(context.plan(context.declare(problem), 64).workers, 3);
+  EXPECT_EQ(context.plan(context.declare(problem, {.workers = 2}), 64).workers, 2);
+  EXPECT_THROW(context.declare(problem, {.workers = 4}), InvalidArgument) << "more than the context has";
 }
 
 /// The arena of an operator is planned for one sequence of m tokens. The sequential plan, which serves what

@@ -31,6 +31,19 @@ struct ContextOptions {
   double timeout_us = 30e6;      ///< deadline of every single wait
 };
 
+/// How calls of an operator are served.
+struct DeclareOptions {
+  /// Mechanism and params; empty: ContextOptions::choose decides. The same problem may be declared with
+  /// several.
+  std::optional<Params> params{};
+  /// Every m of a call is a multiple of it. With a multiple of the ranks no shard is short, and sequential
+  /// plans of collectives need no copies that make shards equal.
+  std::int64_t m_step = 1;
+  /// SMs that calls may hold while they wait for other ranks, at most ContextOptions::workers; 0: these. For
+  /// operators whose calls alone overlap those of another context.
+  int workers = 0;
+};
+
 /// A matrix of a call.
 struct Argument {
   int rank = 0;
@@ -59,13 +72,9 @@ class Context {
   /// order of declaration. Collective: all ranks declare the same operators in the same order. Enlarges the
   /// arena if the operator needs more; this waits until earlier calls are done.
   ///
-  /// `params`: mechanism and params of its calls; nothing: ContextOptions::choose decides. The same problem
-  /// may be declared with several. `m_step`: every m of a call is a multiple of it. With a multiple of the
-  /// ranks no shard is short, and sequential plans of collectives need no copies to make shards equal.
-  ///
-  /// Throws InvalidArgument if the problem or m_step is wrong, or if the declarations are not the same on all
-  /// ranks. Throws Unsupported if no mechanism serves it.
-  int declare(const Problem& largest, std::optional<Params> params = {}, std::int64_t m_step = 1);
+  /// Throws InvalidArgument if the problem or an option is wrong, or if the declarations are not the same on
+  /// all ranks. Throws Unsupported if no mechanism serves it.
+  int declare(const Problem& largest, DeclareOptions options = {});
 
   /// Enqueues one call of an operator on streams of the devices and returns at once. `arguments` holds all
   /// matrices of all local ranks (Operator::shape() at this m); they must stay valid until the call is done.
@@ -121,6 +130,6 @@ class Context {
 /// Staging memory of each rank that a context would need for an operator, in bytes. Planned for the machine,
 /// without a world. Throws as Context::declare().
 std::int64_t arena_bytes_needed(const Problem& largest, const Machine& machine, ContextOptions options = {},
-                                std::int64_t m_step = 1);
+                                DeclareOptions declared = {});
 
 }  // namespace shingle

@@ -51,7 +51,7 @@ shingle_status shingle_context_declare(shingle_context* context, const shingle_o
     require_not_null(context, "context");
     require_not_null(op, "op");
     const Problem problem = c::to_problem(largest, context->world->size());
-    *op = context->context.declare(problem, c::to_params(largest), c::to_m_step(largest));
+    *op = context->context.declare(problem, c::to_declare_options(largest));
     log_line(LogLevel::info, fmt::format("operator {}: {}, arena of {} bytes", *op, describe(problem),
                                          context->context.arena_bytes()));
   });
@@ -128,11 +128,8 @@ shingle_status shingle_arena_bytes_needed(const shingle_world_options* world,
     require_not_null(bytes, "bytes");
     const c::WorldRequest request = c::to_request(world);
     const Problem problem = c::to_problem(largest, request.ranks);
-    ContextOptions options = c::to_options(context);
-    if (const auto params = c::to_params(largest))
-      options.choose = [params](const Problem&) { return *params; };
-    *bytes = arena_bytes_needed(problem, machine_of(request.ranks, request.options), std::move(options),
-                                c::to_m_step(largest));
+    *bytes = arena_bytes_needed(problem, machine_of(request.ranks, request.options), c::to_options(context),
+                                c::to_declare_options(largest));
   });
 }
 

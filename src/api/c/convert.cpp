@@ -21,7 +21,7 @@ constexpr bool ends_with(std::size_t offset_of_last, Field Struct::*) {
 #define SHINGLE_ENDS_WITH(type, field) static_assert(ends_with(offsetof(type, field), &type::field))
 SHINGLE_ENDS_WITH(shingle_world_options, reserved);
 SHINGLE_ENDS_WITH(shingle_context_options, registered_bytes);
-SHINGLE_ENDS_WITH(shingle_operator, reserved);
+SHINGLE_ENDS_WITH(shingle_operator, workers);
 SHINGLE_ENDS_WITH(shingle_matrix, reserved);
 SHINGLE_ENDS_WITH(shingle_routing, reserved);
 SHINGLE_ENDS_WITH(shingle_arguments, length_count);
@@ -196,8 +196,6 @@ ContextOptions to_options(const shingle_context_options* given) {
 Problem to_problem(const shingle_operator* given, int world) {
   const auto read = read_struct<shingle_operator>(given, "operator");
   require_not_null(read.op, "operator.op");
-  if (read.reserved != 0)
-    throw InvalidArgument(fmt::format("operator.reserved = {} must be 0", read.reserved));
   Problem problem{.op = in_field("operator.op", [&] { return parse_op(read.op); }),
                   .world = world,
                   .m = read.m,
@@ -223,15 +221,12 @@ Problem to_problem(const shingle_operator* given, int world) {
   return problem;
 }
 
-std::int64_t to_m_step(const shingle_operator* given) {
+DeclareOptions to_declare_options(const shingle_operator* given) {
   const auto read = read_struct<shingle_operator>(given, "operator");
-  return read.m_step == 0 ? 1 : read.m_step;
-}
-
-std::optional<Params> to_params(const shingle_operator* given) {
-  const auto read = read_struct<shingle_operator>(given, "operator");
-  if (read.mechanism == nullptr) return {};
-  return in_field("operator.mechanism", [&] { return parsed_params(read.mechanism); });
+  DeclareOptions options{.m_step = read.m_step == 0 ? 1 : read.m_step, .workers = read.workers};
+  if (read.mechanism != nullptr)
+    options.params = in_field("operator.mechanism", [&] { return parsed_params(read.mechanism); });
+  return options;
 }
 
 std::shared_ptr<const Routing> to_routing(const shingle_routing* given, const Problem& largest) {

@@ -24,9 +24,7 @@ ContextOptions to_options(const shingle_context_options* given);
 /// An operator that routes rows gets the routing of its largest m.
 Problem to_problem(const shingle_operator* given, int world);
 
-/// Mechanism and params of the operator; nothing: those of the context.
-std::optional<Params> to_params(const shingle_operator* given);
-std::int64_t to_m_step(const shingle_operator* given);
+DeclareOptions to_declare_options(const shingle_operator* given);
 
 /// The routing of a call of the operator; null if the call has none.
 std::shared_ptr<const Routing> to_routing(const shingle_routing* given, const Problem& largest);
