@@ -52,6 +52,7 @@ class Shape(NamedTuple):
     returns_lse: bool = False  # an attention also returns its log-sum-exp
     f32_sums: bool = False  # sums of narrower values are fp32
     normed: bool = False  # the sum is added to a residual, and normed
+    beside: int = 0  # columns of a matrix whose rows copy engines gather beside the product
     transpose_b: bool = True
     bias: bool = False
     activation: str | None = None
@@ -147,11 +148,13 @@ class Table:
         return rows[at][1] if at < len(rows) else LIBRARY
 
     def known(self, shape):
-        """The rows of a shape that was measured; else those of the shape without a capture, then without a norm."""
+        """The rows of a shape that was measured; else those of the shape without a capture, then of the product alone."""
         rows = self.rows.get(shape.key)
         if rows is None and shape.captured:
             rows = self.rows.get(shape._replace(captured=False).key)
-        return self.known(shape._replace(normed=False)) if rows is None and shape.normed else rows
+        if rows is None and (shape.normed or shape.beside):
+            return self.known(shape._replace(normed=False, beside=0))
+        return rows
 
     def mechanisms(self, shape):
         """The operator by each mechanism that the table may choose for it, in an order that is equal on all ranks."""
@@ -168,7 +171,7 @@ class Table:
             {"op": s.op, "n": s.n, "k": s.k, "dtype": s.dtype, "ranks": s.ranks, "inner": s.inner, "keeps": s.keeps,
              "captured": s.captured, "attention": s.attention, "zigzag": s.zigzag, "experts": s.experts,
              "capacity": s.capacity, "returns_lse": s.returns_lse, "f32_sums": s.f32_sums, "normed": s.normed,
-             "choices": rows}
+             "beside": s.beside, "choices": rows}
             for s, rows in sorted(self.rows.items())
         ]
         beside = f"{path}.{os.getpid()}"

@@ -19,7 +19,7 @@ from .settings import settings
 
 CONTIGUOUS, ZIGZAG = 0, 2  # shingle_row_order of the C interface
 PRODUCTS, GATHERS, SUMS = "products", "gathers", "sums"  # purposes of contexts
-# SMs that products leave to collectives of buckets. Their kernels of one warp, which wait, share one. Passes that sum
+# SMs that products leave to collectives of buckets beside them. Their kernels of one warp, which wait, share one. Passes that sum
 # do not wait for other ranks: they complete on one, however many they take.
 BUCKET_WORKERS = 2
 
@@ -81,6 +81,7 @@ class GroupContext:
         )  # fmt: skip
         self.registered_bytes, self.leaves_room, self.calls = registered, workers > 0, {}
         self.heap = None  # of the registered memory, once tensors are made in it
+        self.in_graphs = False  # CUDA graphs hold addresses of the registered memory
 
     def declare(self, shape: Shape, m: int):
         """Declares an operator for up to m rows. Collective."""
@@ -94,6 +95,7 @@ class GroupContext:
             head_dim=head_dim, causal=causal, returns_lse=shape.returns_lse, experts=experts, topk=topk,
             capacity=shape.capacity, f32_sums=shape.f32_sums, scale=shape.scale, m_step=m_step_of(shape),
             row_order=ZIGZAG if shape.zigzag else CONTIGUOUS, mechanism=shape.mechanism,
+            workers=workers_beside_buckets(self.device) if shape.beside else 0,
         )  # fmt: skip
         self.calls[shape] = call = op.prepare([(self.group.rank, role) for role in roles(shape)], streams=1)
         call.max_m, call.mechanism, call.context = op.max_m, op.mechanism, self.context
@@ -102,7 +104,7 @@ class GroupContext:
 
     def is_outgrown(self):
         in_use = self.heap is not None and self.heap.used
-        return self.registered_bytes < reserved(self.group, self.device) and not in_use
+        return self.registered_bytes < reserved(self.group, self.device) and not in_use and not self.in_graphs
 
     def close(self):
         self.context.close()
@@ -141,9 +143,13 @@ def deadline_us(group: Group, device: torch.device, purpose: str):
 
 def workers_of_products(device: int):
     """ContextOptions::workers of a context of products: settings.workers, or what buckets leave."""
-    if settings.workers or device not in _with_buckets:
-        return settings.workers
-    return torch.cuda.get_device_properties(device).multi_processor_count - BUCKET_WORKERS
+    return workers_beside_buckets(device) if device in _with_buckets else settings.workers
+
+
+def workers_beside_buckets(device: int):
+    """SMs of products while collectives of buckets are at work: settings.workers, at most what these leave."""
+    most = torch.cuda.get_device_properties(device).multi_processor_count - BUCKET_WORKERS
+    return min(settings.workers or most, most)
 
 
 def reserve(group: Group, device: int, size: int):

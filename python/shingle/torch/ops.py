@@ -7,7 +7,7 @@ import functools
 
 import torch
 
-from . import experts, gradients, outputs, overlapped, overlapped_attention, sequential
+from . import experts, gradients, outputs, overlapped, overlapped_attention, overlapped_gradients, sequential
 from .experts import kernels
 from .groups import find_group
 from .shapes import all_rows, split_table
@@ -96,7 +96,7 @@ define(
 define(
     "scatter_gradients",
     "(Tensor[] grads, Tensor x, Tensor[] ws, str group) -> (Tensor, Tensor[])",
-    cuda=overlapped.scatter_gradients, cpu=sequential.scatter_gradients,
+    cuda=overlapped_gradients.scatter_gradients, cpu=sequential.scatter_gradients,
 )  # fmt: skip
 
 define(

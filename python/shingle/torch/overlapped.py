@@ -46,14 +46,21 @@ def chosen(group, shape, m, device, lengths=None):
     """The operator that serves a call on a device; None: it runs as mm + c10d. Counts and records the call."""
     if shape.dtype is None or m == 0:
         return None
+    operator = operator_for(group, shape, m, device, lengths)
+    count(shape.op, operator is not None)
+    return operator
+
+
+def operator_for(group, shape, m, device, lengths=None):
+    """As chosen(), but the caller counts the call."""
     note(group, shape, device)
     captured = torch.cuda.is_current_stream_capturing()
     choice = table.choose(shape._replace(captured=True) if captured else shape, m, lengths)
-    if choice == LIBRARY:
-        counts["sequential." + shape.op] += 1
-        return None
-    counts["overlapped." + shape.op] += 1
-    return by(shape, choice)
+    return None if choice == LIBRARY else by(shape, choice)
+
+
+def count(op, overlapped):
+    counts[f"{'overlapped' if overlapped else 'sequential'}.{op}"] += 1
 
 
 def note(group, shape, device):
@@ -240,22 +247,6 @@ def gather_gradients(grad, x, w, group, bias):
     if not gather(grad, w.t(), at, x.shape[0], dx, read):
         return sequential.gather_gradients(grad, x, w, group, bias)
     return dx, *others
-
-
-def scatter_gradients(grads, x, ws, group):
-    outputs.scatter_gradients(grads, x, ws, group)
-    return sequential.scatter_gradients(grads, x, ws, group, scatter_gemm)
-
-
-def scatter_gemm(grad, w, x, group, read):
-    """sequential.scatter_gemm on any device: GPUs take no mechanism for this product.
-
-    Kernels of a mechanism may hold all SMs while they wait for peers, and so must not run beside NCCL's gather. After
-    them the gather would be exposed. mm does not wait for peers.
-    """
-    if grad.is_cuda:
-        counts["sequential.gemm+reducescatter"] += 1
-    return sequential.scatter_gemm(grad, w, x, group, read)
 
 
 def replicated_gemm(x, w, group):

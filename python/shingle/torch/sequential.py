@@ -28,13 +28,17 @@ def rms_norm(x, weight, eps):
     return F.rms_norm(x.to(wide), weight.shape, weight.to(wide), eps).to(x.dtype)
 
 
+def whole_shard(x, rows, group):
+    """Dense x with as many rows as the largest shard. Padding comes after all rows: only the last ranks have fewer."""
+    shard = shapes.shard_rows(rows, group)
+    return F.pad(x, (0, 0, 0, shard - x.shape[0])) if x.shape[0] < shard else x.contiguous()
+
+
 def all_gather(x, rows, group, async_op=False):
     """[own rows, k] of every rank to [rows, k]. async_op: also returns c10d's Work; wait() before the rows are used."""
-    shard = shapes.shard_rows(rows, group)
-    if x.shape[0] < shard:  # padding comes after all rows, because only the last ranks have fewer
-        x = F.pad(x, (0, 0, 0, shard - x.shape[0]))
-    gathered = x.new_empty(shard * group.size, x.shape[1])
-    work = dist.all_gather_into_tensor(gathered, x.contiguous(), group=group.process_group, async_op=async_op)
+    x = whole_shard(x, rows, group)
+    gathered = x.new_empty(x.shape[0] * group.size, x.shape[1])
+    work = dist.all_gather_into_tensor(gathered, x, group=group.process_group, async_op=async_op)
     return (gathered[:rows], work) if async_op else gathered[:rows]
 
 

@@ -6,7 +6,7 @@ import math
 import torch
 
 from ..errors import InvalidArgument
-from . import contexts, experts, native, overlapped, overlapped_attention, shapes
+from . import contexts, experts, native, overlapped, overlapped_attention, overlapped_gradients, shapes
 from .choices import BUCKETS, LIBRARY, PREDICTED, Shape, by, fastest, host_routes, table
 from .data_parallel import tuning
 from .experts.routing import Layout
@@ -35,6 +35,8 @@ KERNELS = {
 def kernel_of(shape):
     if shape.normed:
         return overlapped.gemm_all_reduce_norm
+    if shape.beside:
+        return overlapped_gradients.scatter_gemm
     return overlapped_attention.attend_with_lse if shape.returns_lse else KERNELS[shape.op]
 
 
@@ -217,6 +219,9 @@ def arguments(group: Group, shape: Shape, m: int):
         return random(m, shape.k), w, group.name, row * group.size
     if shape.normed:
         return random(m, shape.k), w, random(m, shape.n), random(shape.n), group.name, None, shape.norm_epsilon
+    if shape.beside:
+        grad, x = random(m, shape.k), random(shapes.own_rows(m, group), shape.beside)
+        return grad, w, x, group, grad.t().mm
     return random(m, shape.k), w, group.name
 
 

@@ -4,7 +4,9 @@ import torch
 import torch.distributed as dist
 from shingle import torch as st
 from shingle.torch.choices import LIBRARY, PREDICTED, Shape
-from shingle.torch.shapes import backward_takes_lse
+from shingle.torch.groups import find_group, name_of
+from shingle.torch.settings import settings
+from shingle.torch.shapes import backward_takes_lse, own_rows
 from shingle.torch.warming import forced
 
 from .common import INNER, K, N, calls, compare, grown, integers, outcome, world_size
@@ -66,32 +68,45 @@ def attention_choices():
 
 
 def scatter_gradients():
-    """Backward of all_gather_gemm, also in a graph and beside calls of the context: the bits of separate ops."""
-    dtype, group, ops = torch.bfloat16, dist.group.WORLD.group_name, torch.ops.shingle
-    for rows in (7, 1024):
-        ws = [integers(N, K, dtype=dtype), integers(INNER, K, dtype=dtype)]
-        grads = [integers(rows * dist.get_world_size(), w.shape[0], dtype=dtype) for w in ws]
-        x = integers(rows, K, dtype=dtype)
+    """Backward of all_gather_gemm, also in a graph and beside calls of the context: the bits of separate ops. x is
+    gathered by c10d, then by copy engines beside a mechanism's product.
+    """
+    ranks, usual = dist.get_world_size(), settings.min_bucket_bytes
+    for least_bytes, products in ((1 << 40, 1), (0, 2)):
+        st.configure(min_bucket_bytes=least_bytes)
+        for rows in (7 * ranks, 1024 * ranks, 1024 * ranks - 1):
+            before = st.counters().get("overlapped.gemm+reducescatter", 0)
+            check_scatter_gradients(rows)
+            served = st.counters().get("overlapped.gemm+reducescatter", 0) - before
+            assert served == 2 * products, f"{rows} rows: {served} products were overlapped, launched and captured"
+    st.configure(min_bucket_bytes=usual)
 
-        def step(x=x, ws=ws, grads=grads):
-            before = st.gemm_reduce_scatter(grads[0], ws[0].t())
-            dx, dws = ops.scatter_gradients(grads, x, ws, group)
-            return [before, dx, *dws, st.gemm_all_reduce(grads[0], dws[0].t())]
 
-        with forced(PREDICTED):
-            outs, graph = step(), torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                captured = step()
-        for _ in range(3):
-            graph.replay()
-        with forced(LIBRARY):
-            gathered = ops.all_gather(x, group)
-            expected = [st.gemm_reduce_scatter(torch.cat(grads, 1), torch.cat(ws).t())]
-            expected += [grad.t() @ gathered for grad in grads]
-        for got in (outs, captured):
-            assert all(torch.equal(g, e) for g, e in zip(got[1:4], expected, strict=True)), f"{rows} rows"
-        torch.cuda.synchronize()
-        graph.reset()
+def check_scatter_gradients(rows):
+    dtype, group, ops = torch.bfloat16, find_group(name_of(None)), torch.ops.shingle
+    ws = [integers(N, K, dtype=dtype), integers(INNER, K, dtype=dtype)]
+    grads = [integers(rows, w.shape[0], dtype=dtype) for w in ws]
+    x = integers(own_rows(rows, group), K, dtype=dtype)
+
+    def step():
+        before = st.gemm_reduce_scatter(grads[0], ws[0].t())
+        dx, dws = ops.scatter_gradients(grads, x, ws, group.name)
+        return [before, dx, *dws, st.gemm_all_reduce(grads[0], dws[0].t())]
+
+    with forced(PREDICTED):
+        outs, graph = step(), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            captured = step()
+    for _ in range(3):
+        graph.replay()
+    with forced(LIBRARY):
+        gathered = ops.all_gather(x, group.name, rows)
+        expected = [st.gemm_reduce_scatter(torch.cat(grads, 1), torch.cat(ws).t())]
+        expected += [grad.t() @ gathered for grad in grads]
+    for got in (outs, captured):
+        assert all(torch.equal(g, e) for g, e in zip(got[1:4], expected, strict=True)), f"{rows} rows"
+    torch.cuda.synchronize()
+    graph.reset()
 
 
 def strides():

@@ -19,6 +19,7 @@ class Freed(NamedTuple):
     end: int
     stream: torch.cuda.Stream
     work: torch.cuda.Event
+    captured: bool  # the work is that of a CUDA graph: others wait for it by the order of replays
 
 
 class Memory:
@@ -74,7 +75,7 @@ class Heap:
             left = [at for at in self.freed if at.first < address + size and address < at.end]
             self.freed = [at for at in self.freed if at.first < address or address + size < at.end]
         for at in left:
-            if at.stream != stream:
+            if at.stream != stream and at.captured == torch.cuda.is_current_stream_capturing():
                 stream.wait_event(at.work)
         tensor, memory = tensor_at(address, elements * dtype.itemsize, dtype, device)
         weakref.finalize(memory, self._give_back, address, stream).atexit = False
@@ -97,14 +98,17 @@ class Heap:
         """A tensor's finalizer. The garbage collector may call it anywhere, also under the lock: it takes none."""
         if sys.is_finalizing() or not self.context.address:  # a closed context has freed its memory
             return
-        self.left.append((address, stream, None if stream is None else stream.record_event()))
+        if stream is None:
+            self.left.append((address, None, None, False))
+        else:
+            self.left.append((address, stream, stream.record_event(), torch.cuda.is_current_stream_capturing()))
 
     def _collect(self):
         while self.left:
-            address, stream, work = self.left.popleft()
+            address, stream, work, captured = self.left.popleft()
             size = self._used.pop(address)
             if stream is not None:
-                self.freed.append(Freed(address, address + size, stream, work))
+                self.freed.append(Freed(address, address + size, stream, work, captured))
 
 
 def rounded_up(size):
