@@ -7,9 +7,9 @@
 
 Layers are those of Llama-3 8B in bf16, GEMMs only. fsdp: each layer's weights are gathered while the layer before is
 computed, its gradients are scattered while the next is. tp: two half-batches (Domino): one's sums are all-reduced while
-the other is computed.
+the other is computed. tp+ddp: the same, while a second communicator sums each layer's gradients over the replicas.
 
-The plugin reads its environment when a communicator is made, so every configuration has a communicator of its own:
+The plugin reads its environment when a communicator is made, so every configuration has communicators of its own:
 NCCL's default; --autoccl FILE: each collective as fast as it can be alone, searched here and written to FILE;
 --online FILE: tuned here, while the loop runs; --table NAME=FILE: any other. Their iterations take turns. Prints a line
 of JSON a configuration; times are in microseconds, of the slowest rank. What the plugin cannot set (shingle tune
@@ -55,6 +55,8 @@ class Stopwatch:
 class Fsdp:
     """Forward and backward of `layers` layers, each of whose weights and gradients are sharded over all ranks."""
 
+    communicators = 1
+
     def __init__(self, layers, tokens, world):
         self.layers = layers
         shapes = [(HIDDEN, QKV), (HIDDEN, HIDDEN), (HIDDEN, 2 * FFN), (FFN, HIDDEN)]
@@ -86,8 +88,9 @@ class Fsdp:
         if group is not None:
             return dist.reduce_scatter_tensor(self.grad_shards[layer], self.grads[layer % 2], group=group, async_op=True)
 
-    def iterate(self, group, watch, compute=True):
-        """`group`: None leaves out the communication."""
+    def iterate(self, groups, watch, compute=True):
+        """`groups`: the communicators' groups; none of them leaves out the communication."""
+        (group,) = groups or [None]
         for order, work in ((range(self.layers), self.forward), (range(self.layers - 1, -1, -1), self.backward)):
             step, backward = order.step, work == self.backward
             gathered, scattered = self.gather(order[0], group), {}
@@ -108,6 +111,8 @@ class Fsdp:
 class Tp:
     """Forward of `layers` layers whose weights are split over the ranks; two half-batches take turns."""
 
+    communicators = 1
+
     def __init__(self, layers, tokens, world):
         self.layers = layers
         shapes = [[(HIDDEN, QKV // world), (HIDDEN // world, HIDDEN)], [(HIDDEN, 2 * FFN // world), (FFN // world, HIDDEN)]]
@@ -117,10 +122,16 @@ class Tp:
         self.out = [[torch.empty(half, n, **BF16) for _, n in part] for part in shapes]
         self.sums = [torch.zeros(half, HIDDEN, **BF16) for _ in range(2)]
 
-    def iterate(self, group, watch, compute=True):
-        reduced = [None, None]
+    def begin(self, groups, part):
+        """Begins what other communicators do beside a part of a layer. Returns c10d's Work, or None."""
+
+    def iterate(self, groups, watch, compute=True):
+        reduced, beside = [None, None], [None, None]
         for step in range(2 * self.layers):
             part = step % 2
+            if groups:
+                wait(beside[part])
+                beside[part] = self.begin(groups, part)
             for half in range(2):
                 wait(reduced[half])
                 if compute:
@@ -128,10 +139,26 @@ class Tp:
                     torch.mm(self.x[part][0], self.weights[part][0], out=self.out[part][0])
                     torch.mm(self.x[part][1], self.weights[part][1], out=self.out[part][1])
                     watch.mark()
-                if group is not None:
-                    reduced[half] = dist.all_reduce(self.sums[half], group=group, async_op=True)
-        for handle in reduced:
+                if groups:
+                    reduced[half] = dist.all_reduce(self.sums[half], group=groups[0], async_op=True)
+        for handle in reduced + beside:
             wait(handle)
+
+
+class TpDdp(Tp):
+    """Tp beside sums of gradients: of each part of a layer those of the layer before."""
+
+    communicators = 2
+
+    def __init__(self, layers, tokens, world):
+        super().__init__(layers, tokens, world)
+        self.grads = [torch.zeros(sum(weight.numel() for weight in part), **BF16) for part in self.weights]
+
+    def begin(self, groups, part):
+        return dist.all_reduce(self.grads[part], group=groups[1], async_op=True)
+
+
+LOOPS = {"fsdp": Fsdp, "tp": Tp, "tp+ddp": TpDdp}
 
 
 def wait(handle):
@@ -139,10 +166,10 @@ def wait(handle):
         handle.wait()  # on the device
 
 
-def time_iteration(loop, group, compute=True):
+def time_iteration(loop, groups, compute=True):
     watch = Stopwatch()
     watch.mark()
-    loop.iterate(group, watch, compute)
+    loop.iterate(groups, watch, compute)
     watch.mark()
     return watch.read()
 
@@ -170,11 +197,22 @@ def make_group(table="", learn="", **settings):
     return group
 
 
+def make_groups(loop, **options):
+    """As make_group, for each communicator of a loop. What a communicator learns has a file of its own."""
+    of_group = lambda i: options | ({"learn": learnt(options["learn"], i)} if "learn" in options else {})
+    return [make_group(**of_group(i)) for i in range(loop.communicators)]
+
+
+def learnt(path, communicator):
+    return f"{path}.{communicator}" if communicator else path
+
+
 def collectives(loop, world):
     """Of a loop: (name, bytes that NCCL goes by, call on a group)."""
     if isinstance(loop, Tp):
-        sums = loop.sums[0]
-        return [("allreduce", sums.numel() * 2, lambda group: dist.all_reduce(sums, group=group))]
+        buffers = [loop.sums[0], *getattr(loop, "grads", [])]
+        sizes = {buffer.numel() * 2: buffer for buffer in buffers}
+        return [("allreduce", size, lambda group, of=of: dist.all_reduce(of, group=group)) for size, of in sizes.items()]
     size = loop.full[0].numel() * 2
     return [("allgather", size, lambda group: wait(loop.gather(0, group))),
             ("reducescatter", size, lambda group: wait(loop.scatter(0, group)))]
@@ -206,8 +244,9 @@ def tune_alone(loop, path, world):
                 watch.mark()
                 samples.append(watch.read()[0])
             us = slowest([statistics.median(samples[2:])])[0]
-            if name not in best or us < best[name][0]:
-                best[name] = (us, entry)
+            kind = name, entry["size_class"]
+            if kind not in best or us < best[kind][0]:
+                best[kind] = (us, entry)
         dist.destroy_process_group(group)
     write_table(path, [entry for _, entry in best.values()])
 
@@ -215,24 +254,26 @@ def tune_alone(loop, path, world):
 def tune_online(loop, path, most_iterations, loss, cupti):
     """Runs the loop while the plugin tunes, until it writes what was confirmed. The communicator keeps that.
 
-    Returns the group, the iterations, and their mean time in us: what tuning cost.
+    Returns the groups, the iterations, and their mean time in us: what tuning cost.
     """
-    if dist.get_rank() == 0 and os.path.exists(path):
-        os.remove(path)
+    paths = [learnt(path, i) for i in range(loop.communicators)]
+    if dist.get_rank() == 0:
+        for stale in filter(os.path.exists, paths):
+            os.remove(stale)
     dist.barrier()
     settings = {"SHINGLE_TUNER_LOSS": str(loss), "SHINGLE_TUNER_ITERATIONS": str(most_iterations)}
     if cupti:
         settings["SHINGLE_TUNER_CUPTI"] = cupti
-    group = make_group(learn=path, **settings)
+    groups = make_groups(loop, learn=path, **settings)
     us = []
-    for iteration in range(2 * most_iterations + 200):  # the last comparison follows the last trial
-        us.append(time_iteration(loop, group)[0])
-        if iteration % 20 == 19 and slowest([float(os.path.exists(path))])[0]:
+    for iteration in range(2 * loop.communicators * most_iterations + 200):  # the last comparison follows the last trial
+        us.append(time_iteration(loop, groups)[0])
+        if iteration % 20 == 19 and slowest([float(all(map(os.path.exists, paths)))])[0]:
             break
-    return group, iteration + 1, slowest([statistics.mean(us)])[0]
+    return groups, iteration + 1, slowest([statistics.mean(us)])[0]
 
 
-def record(loop, group, path):
+def record(loop, groups, path):
     """A trace as torch.profiler exports it, with the sizes of products and with what streams await."""
     from torch.profiler import ProfilerActivity, profile, schedule
 
@@ -244,7 +285,7 @@ def record(loop, group, path):
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True, experimental_config=waits,
                  schedule=schedule(wait=1, warmup=2, active=2, repeat=1), on_trace_ready=export) as profiler:
         for _ in range(5):
-            loop.iterate(group, Stopwatch())
+            loop.iterate(groups, Stopwatch())
             torch.cuda.synchronize()
             profiler.step()
 
@@ -257,9 +298,9 @@ def spread(values):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("loop", choices=("fsdp", "tp"))
+    parser.add_argument("loop", choices=LOOPS)
     parser.add_argument("--layers", type=int, default=8)
-    parser.add_argument("--tokens", type=int, default=8192, help="of a rank (fsdp), of all (tp)")
+    parser.add_argument("--tokens", type=int, default=8192, help="of a rank (fsdp), of all (tp, tp+ddp)")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--iterations", type=int, default=5, help="of each configuration in a round")
     parser.add_argument("--autoccl", metavar="FILE")
@@ -279,28 +320,28 @@ def main():
     dist.init_process_group("nccl")
     world = dist.get_world_size()
     torch.manual_seed(dist.get_rank())
-    loop = {"fsdp": Fsdp, "tp": Tp}[flags.loop](flags.layers, flags.tokens, world)
-    groups, tuning = {"default": make_group()}, {}
+    loop = LOOPS[flags.loop](flags.layers, flags.tokens, world)
+    groups, tuning = {"default": make_groups(loop)}, {}
     if flags.profile_trace:
         record(loop, groups["default"], flags.profile_trace)
         dist.destroy_process_group()
         return
     if flags.autoccl:
         tune_alone(loop, flags.autoccl, world)
-        groups["autoccl"] = make_group(table=flags.autoccl)
+        groups["autoccl"] = make_groups(loop, table=flags.autoccl)
     if flags.online:
         groups["online"], iterations, mean = tune_online(
             loop, flags.online, flags.online_iterations, flags.online_loss, flags.cupti)
         tuning["online"] = {"tuned_in_iterations": iterations, "tuning_iteration_us": round(mean, 1)}
     for name, _, path in (text.partition("=") for text in flags.table):
-        groups[name] = make_group(table=path)
+        groups[name] = make_groups(loop, table=path)
 
     samples = {name: [] for name in groups}
     alone = {"compute": [], **{name: [] for name in groups}}
     for round_ in range(flags.rounds + 1):
-        for name, group in groups.items():
-            taken = [time_iteration(loop, group) for _ in range(flags.iterations)]
-            quiet = time_iteration(loop, group, compute=False)[0]
+        for name, of_config in groups.items():
+            taken = [time_iteration(loop, of_config) for _ in range(flags.iterations)]
+            quiet = time_iteration(loop, of_config, compute=False)[0]
             computed = time_iteration(loop, None)[1]
             if round_ > 0:  # the first warms up
                 samples[name] += taken
