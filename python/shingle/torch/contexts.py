@@ -18,16 +18,18 @@ from .settings import settings
 
 
 CONTIGUOUS, ZIGZAG = 0, 2  # shingle_row_order of the C interface
-PRODUCTS, GATHERS, SUMS = "products", "gathers", "sums"  # purposes of contexts
-# SMs that products leave to collectives of buckets beside them. Their kernels of one warp, which wait, share one. Passes that sum
-# do not wait for other ranks: they complete on one, however many they take.
-BUCKET_WORKERS = 2
+PRODUCTS, ROWS, GATHERS, SUMS = "products", "rows", "gathers", "sums"  # purposes of contexts
+# SMs that products leave to collectives by copy engines. Their kernels of one warp, which wait, share one. Passes that
+# sum do not wait for other ranks: they complete on one, however many they take.
+ENGINE_WORKERS = 2
 
 
 def purpose_of(shape: Shape):
     if shape.op not in BUCKETS:
         return PRODUCTS
-    return GATHERS if shape.op == "allgather" else SUMS
+    if shape.op != "allgather":
+        return SUMS
+    return ROWS if shape.beside else GATHERS
 
 
 def roles(shape: Shape):
@@ -73,14 +75,14 @@ class GroupContext:
 
     def __init__(self, group: Group, device: int, purpose: str, world):
         self.group, self.device, self.purpose = group, device, purpose
-        registered = reserved(group, device) if purpose == GATHERS else 0
+        registered = reserved(group, device, purpose)
         workers = workers_of_products(device) if purpose == PRODUCTS else 0
         self.context = Context(
             world, mechanism=settings.mechanism if purpose == PRODUCTS else None, workers=workers,
             timeout_us=deadline_us(group, torch.device("cuda", device), purpose), registered_bytes=registered,
         )  # fmt: skip
         self.registered_bytes, self.leaves_room, self.calls = registered, workers > 0, {}
-        self.heap = None  # of the registered memory, once tensors are made in it
+        self.heap = self.rows = None  # tensors in the registered memory: those of buckets, or the address of all rows
         self.in_graphs = False  # CUDA graphs hold addresses of the registered memory
 
     def declare(self, shape: Shape, m: int):
@@ -95,7 +97,7 @@ class GroupContext:
             head_dim=head_dim, causal=causal, returns_lse=shape.returns_lse, experts=experts, topk=topk,
             capacity=shape.capacity, f32_sums=shape.f32_sums, scale=shape.scale, m_step=m_step_of(shape),
             row_order=ZIGZAG if shape.zigzag else CONTIGUOUS, mechanism=shape.mechanism,
-            workers=workers_beside_buckets(self.device) if shape.beside else 0,
+            workers=workers_beside_engines(self.device) if shape.beside and self.purpose == PRODUCTS else 0,
         )  # fmt: skip
         self.calls[shape] = call = op.prepare([(self.group.rank, role) for role in roles(shape)], streams=1)
         call.max_m, call.mechanism, call.context = op.max_m, op.mechanism, self.context
@@ -104,7 +106,8 @@ class GroupContext:
 
     def is_outgrown(self):
         in_use = self.heap is not None and self.heap.used
-        return self.registered_bytes < reserved(self.group, self.device) and not in_use and not self.in_graphs
+        grown = self.registered_bytes < reserved(self.group, self.device, self.purpose)
+        return grown and not in_use and not self.in_graphs
 
     def close(self):
         self.context.close()
@@ -112,7 +115,7 @@ class GroupContext:
 
 _contexts: dict[tuple[dist.ProcessGroup, int, str], GroupContext] = {}
 _worlds: dict[tuple[dist.ProcessGroup, int], World] = {}
-_registered_bytes: dict[tuple[dist.ProcessGroup, int], int] = {}  # of contexts for gathers
+_registered_bytes: dict[tuple[dist.ProcessGroup, int, str], int] = {}  # of contexts for gathers
 _with_buckets: set[int] = set()  # devices on which collectives of buckets run beside products
 _making = threading.RLock()  # backward declares from autograd's thread
 
@@ -136,41 +139,41 @@ def deadline_us(group: Group, device: torch.device, purpose: str):
     """ContextOptions::timeout_us. Ranks of data parallelism may be far apart, as while one saves a checkpoint: buckets
     wait as long as those of c10d.
     """
-    if settings.timeout_us or purpose == PRODUCTS:
+    if settings.timeout_us or purpose in (PRODUCTS, ROWS):
         return settings.timeout_us
     return group.process_group._get_backend(device).options._timeout.total_seconds() * 1e6
 
 
 def workers_of_products(device: int):
     """ContextOptions::workers of a context of products: settings.workers, or what buckets leave."""
-    return workers_beside_buckets(device) if device in _with_buckets else settings.workers
+    return workers_beside_engines(device) if device in _with_buckets else settings.workers
 
 
-def workers_beside_buckets(device: int):
-    """SMs of products while collectives of buckets are at work: settings.workers, at most what these leave."""
-    most = torch.cuda.get_device_properties(device).multi_processor_count - BUCKET_WORKERS
+def workers_beside_engines(device: int):
+    """SMs of products while copy engines carry out collectives: settings.workers, at most what these leave."""
+    most = torch.cuda.get_device_properties(device).multi_processor_count - ENGINE_WORKERS
     return min(settings.workers or most, most)
 
 
-def reserve(group: Group, device: int, size: int):
-    """The context for gathers of a group will have at least this much registered memory."""
-    key = group.process_group, device
+def reserve(group: Group, device: int, size: int, purpose=GATHERS):
+    """The context of a group for gathers of buckets or of rows will have at least this much registered memory."""
+    key = group.process_group, device, purpose
     _registered_bytes[key] = max(size, _registered_bytes.get(key, 0))
 
 
-def reserved(group: Group, device: int):
-    return _registered_bytes.get((group.process_group, device), 0)
+def reserved(group: Group, device: int, purpose=GATHERS):
+    return _registered_bytes.get((group.process_group, device, purpose), 0)
 
 
 def find_context(group: Group, device: int, purpose: str):
     """The context of a group for a purpose. First use makes it: collective.
 
-    One for gathers is made anew if more registered memory was reserved since, and none of it is in use.
+    One is made anew if more registered memory was reserved since, and none of it is in use.
     """
     key = group.process_group, device, purpose
     with _making:
         made = _contexts.get(key)
-        if made is not None and purpose == GATHERS and made.is_outgrown():
+        if made is not None and made.is_outgrown():
             _contexts.pop(key).close()
         if key not in _contexts:
             world = _worlds.get(key[:2])
@@ -198,7 +201,8 @@ def find_call(group: Group, shape: Shape, m: int, device: int):
     with _making:
         found = find_context(group, device, purpose)
         call = found.calls.get(shape)  # another thread may have declared it meanwhile
-        largest = settings.max_m if purpose == PRODUCTS else rounded_up(m, m_step_of(shape))
+        step = m_step_of(shape)
+        largest = rounded_up(m, step) if purpose in (GATHERS, SUMS) else -(-settings.max_m // step) * step
         return call if call and m <= call.max_m else found.declare(shape, largest)
 
 

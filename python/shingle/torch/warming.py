@@ -90,6 +90,8 @@ def warmup(step, *, tune=True, least_m=16, confirm=0):
                     table.enter(at, fastest(measure(group, at, sizes_between(least_m, settings.max_m), device)))
             for operator in table.mechanisms(shape):
                 contexts.find_call(group, operator, settings.max_m, device)
+                if shape.beside:
+                    overlapped_gradients.find_rows(group, shape, settings.max_m, torch.device("cuda", device))
     if tune and buckets:
         tuning.tune(buckets, step, confirm)
     return result

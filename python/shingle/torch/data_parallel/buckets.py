@@ -17,10 +17,9 @@ import torch
 import torch.distributed as dist
 
 from .. import contexts, overlapped
-from ..choices import LIBRARY, PREDICTED, Shape, by, table
+from ..choices import LIBRARY, Shape, by, table
 from ..counters import counts, expect
 from ..groups import Group, find_group
-from ..settings import settings
 from . import library
 from .registered import Heap, rounded_up
 
@@ -60,16 +59,16 @@ class Bucket(NamedTuple):
     group: Group
     device: torch.device
 
-    def operator(self, scale, choice=None):
+    def operator(self, scale):
         """The context's operator that serves the bucket, with rows of a power of two of elements; None: c10d does.
 
-        choice: instead of the table's. The same on all ranks.
+        The same on all ranks.
         """
         if self.shape.dtype is None or self.elements == 0 or self.shape.ranks == 1:
             return None
         captured = self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
         shape = self.shape._replace(captured=captured)
-        choice = choice or table.choose(shape, self.elements)
+        choice = table.choose(shape, self.elements)
         width = math.gcd(self.shard, WIDEST)
         if choice == LIBRARY or self.elements // width > MOST_ROWS:
             return None
@@ -207,25 +206,6 @@ def gather(out, own, process_group, async_op=False):
         return library.gather(out, own, bucket.group, async_op)
     bucket.note("overlapped")
     return in_stream(bucket, async_op, lambda: call(bucket, operator, own, out), own, out)
-
-
-def gather_beside(own, group, most_elements):
-    """Begins to gather the ranks' matrices `own` by copy engines. Returns the rows of all and a Work.
-
-    What is enqueued next is beside the gather, and must leave BUCKET_WORKERS to it. None if engines do not serve such a
-    bucket, or if registered memory for `most_elements` has no room.
-    """
-    contexts.reserve(group, own.device.index, rounded_up(most_elements * own.itemsize))
-    rows = torch.empty(group.size * own.shape[0], own.shape[1], dtype=own.dtype, device="meta")
-    bucket = gathered(rows, group.process_group)._replace(device=own.device)
-    operator = bucket.operator(1.0, PREDICTED)
-    heap = heap_of(bucket) if operator is not None and rows.nbytes >= settings.min_bucket_bytes else None
-    if heap is None or not serves(bucket, operator):
-        return None
-    if (out := heap.empty(rows.numel(), own.dtype, own.device)) is None:
-        return None
-    counts["overlapped.allgather"] += 1
-    return out.view(rows.shape), in_stream(bucket, True, lambda: call(bucket, operator, own, out), own, out)
 
 
 def factor_of(op, ranks):

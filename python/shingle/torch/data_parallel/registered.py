@@ -19,7 +19,6 @@ class Freed(NamedTuple):
     end: int
     stream: torch.cuda.Stream
     work: torch.cuda.Event
-    captured: bool  # the work is that of a CUDA graph: others wait for it by the order of replays
 
 
 class Memory:
@@ -75,7 +74,7 @@ class Heap:
             left = [at for at in self.freed if at.first < address + size and address < at.end]
             self.freed = [at for at in self.freed if at.first < address or address + size < at.end]
         for at in left:
-            if at.stream != stream and at.captured == torch.cuda.is_current_stream_capturing():
+            if at.stream != stream:
                 stream.wait_event(at.work)
         tensor, memory = tensor_at(address, elements * dtype.itemsize, dtype, device)
         weakref.finalize(memory, self._give_back, address, stream).atexit = False
@@ -98,17 +97,14 @@ class Heap:
         """A tensor's finalizer. The garbage collector may call it anywhere, also under the lock: it takes none."""
         if sys.is_finalizing() or not self.context.address:  # a closed context has freed its memory
             return
-        if stream is None:
-            self.left.append((address, None, None, False))
-        else:
-            self.left.append((address, stream, stream.record_event(), torch.cuda.is_current_stream_capturing()))
+        self.left.append((address, stream, None if stream is None else stream.record_event()))
 
     def _collect(self):
         while self.left:
-            address, stream, work, captured = self.left.popleft()
+            address, stream, work = self.left.popleft()
             size = self._used.pop(address)
             if stream is not None:
-                self.freed.append(Freed(address, address + size, stream, work, captured))
+                self.freed.append(Freed(address, address + size, stream, work))
 
 
 def rounded_up(size):
