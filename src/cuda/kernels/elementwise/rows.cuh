@@ -245,14 +245,16 @@ struct RowPass {
     float squares = 0;
     for (int first = lane; left_at(first) > 0; first += at_once * layout.threads) {
       Chunks x = {}, up = {};
+      Chunk<T, length> residual[at_once];
+      if (args.has_residual) {  // first, so that its loads are in flight with those of the sources
+        const char* const at = row_at(args.residual);
+        each<at_once>(first,
+                      [&](int j, int c) { residual[j] = vector<Reuse::once>(at, col_of(c), left_at(c)); });
+      }
       gather(first, 0, x);
       if constexpr (gated) gather(first, out_cols, up);
       apply(x, up);
-      if (args.has_residual) {
-        const char* const at = row_at(args.residual);
-        each<at_once>(first,
-                      [&](int j, int c) { add(x[j], vector<Reuse::once>(at, col_of(c), left_at(c))); });
-      }
+      if (args.has_residual) each<at_once>(first, [&](int j, int) { add(x[j], residual[j]); });
 #pragma unroll
       for (int j = 0; j < at_once; ++j) {
         const int c = first + j * layout.threads;
