@@ -42,6 +42,7 @@ LAYERS_TP8 = [
 
 
 @table("cuda-sums-2", "h200x2/sums_epilogue")
+@table("cuda-sums-4", "h200x4/sums")
 def cuda_sums_2(record):
     return speedups(record, lines_by_k(SUMS, (1024, 3584, 7168)), lambda contender: contender == "auto")
 

@@ -1,5 +1,7 @@
 """The papers' figures beside ours: the records of bench/papers, row by row, then what was measured on H200."""
 
+import functools
+
 from .common import geomean, one, percent, pick, short, speedup, table, us, values_of
 
 COLUMNS = ["place", "what", "paper", "ours", "how", "verdict"]
@@ -125,11 +127,11 @@ def energy(record):
         yield "Fig. 15", f"energy of {what}", "-", shares(*saved["mj"])
 
 
-def gather_between(record):
+def gather_between(record, gpus="two"):
     """A GEMM, an all-gather and a narrow GEMM: speed of copies over NCCL."""
     for trigger, options in (("host-mediated", "trigger=host:prelaunch"), ("direct trigger", "trigger=direct:prelaunch")):
         found = pick(record, contender=f"copy-engine:variant=b2b:{options}")
-        what = f"GEMM and allgather, 4 to 64 MB, {trigger}, speed over NCCL's"
+        what = f"GEMM and allgather, 4 to 64 MB, {gpus} GPUs, {trigger}, speed over NCCL's"
         yield "Fig. 16, §5.5", what, "similar or better", times(*map(speedup, found))
 
 
@@ -139,11 +141,12 @@ def tuned_online(rows):
     return [default / own for default, own in zip(defaults, online)]
 
 
-PAPERS_LOOPS = {"fsdp": "1.1x to 1.33x", "tp": "1.08x to 1.16x"}
+PAPERS_LOOPS = {"fsdp": "1.1x to 1.33x", "tp": "1.08x to 1.16x", "tp+ddp": "-"}
 
 
 def loops(record):
-    for loop, paper in PAPERS_LOOPS.items():
+    for loop in values_of(record, "loop"):
+        paper = PAPERS_LOOPS[loop]
         gains = tuned_online(pick(record, timed="iteration", loop=loop))
         yield "Fig. 7", f"{loop}, four GPUs, tuned online over NCCL's default", paper, times(*gains)
 
@@ -180,6 +183,7 @@ PAPERS = {
             ("h200x2/copy_engine", engines),
             ("h200x2/copy_engine_energy", energy),
             ("h200x2/gather_between", gather_between),
+            ("h200x4/gather_between", functools.partial(gather_between, gpus="four")),
         ],
     ),
     "Lagom": (
@@ -188,6 +192,7 @@ PAPERS = {
             ("h200x4/loops", loops),
             ("h200x2/loops_fsdp", one_loop),
             ("h200x2/loops_tp", one_loop),
+            ("h200x2/loops_tp_ddp", one_loop),
             ("h200x2/loops_slow_link", slow_loop),
         ],
     ),

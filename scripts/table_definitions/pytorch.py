@@ -16,6 +16,7 @@ def ratios(record, theirs, op, first, last):
 
 
 @table("torch-ops", "h200x2/torch_ops")
+@table("torch-ops-4", "h200x4/torch_ops")
 def torch_ops(record):
     """Speed-up over mm + NCCL (geometric mean, least), then over async-TP."""
     rows = []
@@ -95,8 +96,9 @@ def torch_layers(record, normed):
     ]
 
 
+@table("torch-layers-4", "h200x4/torch_layers")
 @table("torch-layers-training", "h200x2/torch_layers_training")
-def torch_layers_training(record):
+def torch_layers_of_one_model(record):
     sizes = values_of(record, "m")
     return ["", *(f"M = {m}" for m in sizes)], [
         [f"{record.notes['model']}, {form}", *hidden_cells(record, sizes, form=form)]
@@ -105,6 +107,7 @@ def torch_layers_training(record):
 
 
 @table("context-attention", "h200x2/context_attention")
+@table("context-attention-4", "h200x4/context_attention")
 def context_attention(record):
     """Times of the all-gather, of the ring, and of the faster context_parallel, in milliseconds."""
     sizes, rows = values_of(record, "m"), []
@@ -145,12 +148,12 @@ def context_calls(unregistered, registered):
     return ["µs; %", "gemm+allreduce", "gemm+reducescatter", "allgather+gemm"], rows
 
 
-@table("fsdp-loop", "h200x2/torch_fsdp_loop", "h200x2/torch_fsdp_loop_sustained")
+@table("fsdp-loop", "h200x2/torch_fsdp_loop", "h200x2/torch_fsdp_loop_sustained", "h200x4/torch_fsdp_loop")
 def fsdp_loop(*records):
     """Milliseconds of an iteration, by the way that bytes go."""
     ways = {"none": "no communication", "nccl": "NCCL", "shingle": "engines"}
     rows = []
-    for load, record in zip(("", ", sustained"), records):
+    for load, record in zip(("", ", sustained", ", four GPUs"), records):
         for tokens in values_of(record, "tokens"):
             times = {way: us(one(record, tokens=tokens, timed=way)) for way in ways}
             cells = [f"{time / 1e3:.1f}" for time in times.values()]
