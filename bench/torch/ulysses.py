@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""Attention between two all-to-alls: ulysses_attention by its mechanism, by NCCL, and the attention alone.
+
+    export NCCL_NVLS_ENABLE=0 SHINGLE_LIBRARY=/path/to/libshingle.so
+    torchrun --standalone --nproc-per-node 2 bench/torch/ulysses.py --json ulysses.json
+
+`sequential` exchanges by NCCL and attends by the same kernels as `shingle`. `alone` is that attention of a rank's heads to
+all tokens, by PyTorch with cuDNN. `hidden` is (t_sequential - t_shingle) / (t_sequential - t_alone). Results are compared
+with those of c10d and PyTorch's attention. The ways take turns; times are of the slowest rank. `--cpu` tries the program
+without GPUs.
+"""
+import argparse
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from shingle import torch as st
+from shingle.torch.choices import LIBRARY, PREDICTED
+from shingle.torch.warming import forced
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from record import join, sampled, write_record
+
+BACKENDS = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]  # the first that serves
+BOUND = 1e-2  # relative distance of bf16 results
+
+
+def measure(m, heads, kv_heads, head_dim, causal, device, args):
+    world, dtype = dist.get_world_size(), torch.float32 if args.cpu else torch.bfloat16
+    q, k, v = (torch.randn(m // world, count, head_dim, device=device, dtype=dtype) for count in (heads, kv_heads, kv_heads))
+    own = [torch.randn(1, count // world, m, head_dim, device=device, dtype=dtype) for count in (heads, kv_heads, kv_heads)]
+
+    def by(choice):
+        def call():
+            with forced(choice):
+                return st.ulysses_attention(q, k, v, causal=causal)
+
+        return call
+
+    def alone():
+        with sdpa_kernel(BACKENDS, set_priority=True):
+            return F.scaled_dot_product_attention(*own, is_causal=causal, enable_gqa=heads != kv_heads)
+
+    ours = {"sequential": LIBRARY, "shingle": LIBRARY} if args.cpu else {"sequential": "sequential", "shingle": PREDICTED}
+    runs = {name: by(choice) for name, choice in ours.items()} | {"alone": alone}
+    reference = by(LIBRARY)().float()
+    for name in ours:
+        error = ((runs[name]().float() - reference).norm() / reference.norm()).item()
+        assert error <= BOUND, (m, heads, name, error)
+    times = sampled(runs, args)
+    sequential, shingle, bare = (times[name]["median_us"] for name in runs)
+    return {"m": m, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "causal": causal, "world": world,
+            "hidden": (sequential - shingle) / (sequential - bare), **times}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, nargs="+", default=[8192, 16384, 32768, 65536], help="of a rank")
+    parser.add_argument("--heads", nargs="+", default=["64/8/128/causal", "48/48/128/full"],
+                        help="heads/kv_heads/head_dim, then causal or full")
+    parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--idle-ms", type=float, default=20)
+    parser.add_argument("--cpu", action="store_true", help="on CPU with gloo")
+    parser.add_argument("--json", help="file for the record")
+    args = parser.parse_args()
+    if args.cpu and args.json:
+        parser.error("--json: times on CPU are no record; leave out --json or --cpu")
+    if args.cpu:
+        dist.init_process_group("gloo")
+        rank, device = dist.get_rank(), torch.device("cpu")
+    else:
+        rank, world, _ = join()
+        device = torch.device("cuda", torch.cuda.current_device())
+        st.configure(max_m=world * max(args.tokens))
+    torch.manual_seed(rank + 1)
+    rows = []
+    for sizes in args.heads:
+        *counts, mask = sizes.split("/")
+        for tokens in args.tokens:
+            row = measure(dist.get_world_size() * tokens, *map(int, counts), mask == "causal", device, args)
+            rows.append(row)
+            if rank == 0:
+                times = ", ".join(f"{name} {at['median_us'] / 1e3:.2f} ms" for name, at in row.items() if isinstance(at, dict))
+                print(f"{tokens} tokens a rank, {sizes}: {times}; hidden {row['hidden']:.2f}", flush=True)
+    if rank == 0 and args.json:
+        write_record(args.json, rows, repeat=args.repeat, idle_ms=args.idle_ms)
+    if not args.cpu:
+        torch.cuda.synchronize()
+        st.release()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
