@@ -26,13 +26,22 @@ namespace {
 // mechanism.
 constexpr double most_median = 0.05, most_p90 = 0.15, most_by_mechanism = 0.1;
 
-/// The problem of a row. Records do not say whether B is transposed; in bench/ it always is.
+/// The problem of a row. Records do not say whether B is transposed, or that tokens of a causal ring are in a
+/// zigzag; in bench/ it is always so.
 Problem problem_of(const RecordRow& row) {
   const auto size = [&](const char* column) { return static_cast<std::int64_t>(row.number(column)); };
   Problem problem{.op = parse_op(row.text("op")), .world = static_cast<int>(size("world"))};
   problem.m = size("m"), problem.n = size("n"), problem.k = size("k");
   problem.dtype = parse_dtype(row.text("dtype"));
-  problem.transpose_b = true;
+  problem.transpose_b = problem.traits().products > 0;
+  if (problem.traits().attends) {
+    problem.attention = {.heads = size("heads"),
+                         .kv_heads = size("kv_heads"),
+                         .head_dim = size("head_dim"),
+                         .causal = row.text("causal") == "yes"};
+    if (problem.op == Op::allgather_attention && problem.attention.causal)
+      problem.row_order = RowOrder::zigzag;
+  }
   return problem;
 }
 
@@ -89,8 +98,7 @@ class Repredicted {
   void add(const RecordRow& row) {
     if (row.text("median_us").empty()) return;
     const Problem problem = problem_of(row);
-    const bool incomplete =
-        problem.traits().routes() || problem.traits().chains() || problem.traits().attends;
+    const bool incomplete = problem.traits().routes() || problem.traits().chains();
     const std::optional<Plan> plan = incomplete ? std::nullopt : plan_of(row, problem, machine_);
     if (!plan) {
       ++left_out_;

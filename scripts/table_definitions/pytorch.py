@@ -106,20 +106,36 @@ def torch_layers_of_one_model(record):
     ]
 
 
-@table("context-attention", "h200x2/context_attention")
-@table("context-attention-4", "h200x4/context_attention")
-def context_attention(record):
-    """Times of the all-gather, of the ring, and of the faster context_parallel, in milliseconds."""
-    sizes, rows = values_of(record, "m"), []
+@table("ulysses-long", "h200x2/ulysses")
+def ulysses(record):
+    """Times of both ways and of the attention alone in milliseconds, and what is hidden of the exchange."""
+    ways, sizes, rows = ("sequential", "shingle", "alone"), values_of(record, "m"), []
     for heads in values_of(record, "heads"):
-        for backward in values_of(record, "backward"):
+        cells = []
+        for m in sizes:
+            found = {row["timed"]: row for row in pick(record, heads=heads, m=m)}
+            times = ", ".join(f"{us(found[way]) / 1e3:.1f}" for way in ways)
+            cells.append(f"{times}; {float(found['shingle']['hidden']):.2f}")
+        one_of = pick(record, heads=heads)[0]
+        mask = "causal" if one_of["causal"] == "yes" else "full"
+        rows.append([f"{heads} heads, {one_of['kv_heads']} of K and V, {mask}", *cells])
+    return ["", *(f"{int(m) // 1024 // int(record.notes['world'])}K tokens a rank" for m in sizes)], rows
+
+
+@table("context-attention", "h200x2/context_attention", "h200x2/context_attention_128k")
+@table("context-attention-4", "h200x4/context_attention")
+def context_attention(*records):
+    """Times of the all-gather, of the ring, and of the faster context_parallel, in milliseconds."""
+    sizes, rows = [(record, m) for record in records for m in values_of(record, "m")], []
+    for heads in values_of(records[0], "heads"):
+        for backward in values_of(records[0], "backward"):
             cells = []
-            for m in sizes:
+            for record, m in sizes:
                 times = {row["timed"]: us(row) / 1e3 for row in pick(record, heads=heads, backward=backward, m=m)}
                 theirs = min(of for name, of in times.items() if name.startswith("context_parallel"))
                 cells.append(f"{times['sequential']:.1f}, {times['shingle']:.1f}, {theirs:.1f}")
             rows.append([f"{heads} heads{', with backward' if backward == 'yes' else ''}", *cells])
-    return ["", *(f"{int(m) // 1024}K tokens" for m in sizes)], rows
+    return ["", *(f"{int(m) // 1024}K tokens" for _, m in sizes)], rows
 
 
 @table("torch-prefill", "h100x2/torch_prefill")
