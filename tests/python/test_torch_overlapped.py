@@ -189,12 +189,27 @@ def test_choices_of_a_table(monkeypatch):
     assert choices.choose(normed._replace(captured=True), 64) == "fused"
     choices.rows[normed.key] = [(64, "fused one-shot")]
     assert choices.choose(normed._replace(norm_epsilon=1e-6, captured=True), 64) == "fused one-shot"
+    beside = shape._replace(beside=8)
+    assert choices.choose(beside, 64) == "ring slices=2", "as without a gather beside it, until it is measured"
+    choices.enter(beside, [(128, "fused helpers=4")])
+    assert choices.choose(beside, 64) == "fused helpers=4"
     assert choices.choose(shape, 64) == "ring slices=2"
     del choices.rows[graphs.key], choices.rows[normed.key]
     rows = shape._replace(op="allgather+gemm", keeps=True)
     assert by(rows, PREDICTED).mechanism == "fused", "which keeps the order of rows"
     choices.rows[shape.key] = [(8, "fused"), (16, PREDICTED), (32, "fused"), (64, "chunked")]
     assert [of.mechanism for of in choices.mechanisms(shape)] == ["fused", None, "chunked"], "declared in this order"
+
+
+def test_exchanges_of_long_sequences_are_overlapped_only_if_that_was_measured(monkeypatch):
+    monkeypatch.setattr(settings, "max_m", 1 << 17)
+    shape, choices = Shape("ulysses-attention", N, K, "bf16", 2, attention=(4, 2, 64, True)), Table()
+    assert [choices.choose(shape, m) for m in (96 << 10, (96 << 10) + 1, (1 << 17) + 1)] == [
+        PREDICTED, "sequential", LIBRARY,
+    ]  # fmt: skip
+    assert [of.mechanism for of in choices.mechanisms(shape)] == ["ring engines=1 slices=4", "sequential"]
+    choices.enter(shape, [(1 << 17, "ring engines=1 slices=2")])
+    assert choices.choose(shape, 1 << 17) == "ring engines=1 slices=2"
 
 
 def test_table_survives_a_file(tmp_path):

@@ -68,7 +68,7 @@ def find_rows(group, shape, m, device):
     shape: of the product beside the gather.
     """
     rows, row_bytes = shapes.shard_rows(m, group) * group.size, shape.beside * BYTES[shape.dtype]
-    if rows * row_bytes < settings.min_bucket_bytes:
+    if group.size == 1 or rows * row_bytes < settings.min_bucket_bytes:
         return None
     most = shapes.shard_rows(settings.max_m, group) * group.size
     contexts.reserve(group, device.index, most * row_bytes, contexts.ROWS)
