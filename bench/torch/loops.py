@@ -4,6 +4,7 @@
     export NCCL_TUNER_PLUGIN=/path/to/libnccl-tuner-shingle.so NCCL_NVLS_ENABLE=0
     torchrun --standalone --nproc-per-node 8 bench/torch/loops.py fsdp --autoccl autoccl.json --online learnt.json
     torchrun --standalone --nproc-per-node 8 bench/torch/loops.py tp --table ours=table.json
+    torchrun --standalone --nproc-per-node 8 bench/torch/loops.py tp+ddp --online learnt.json
 
 Layers are those of Llama-3 8B in bf16, GEMMs only. fsdp: each layer's weights are gathered while the layer before is
 computed, its gradients are scattered while the next is. tp: two half-batches (Domino): one's sums are all-reduced while
@@ -146,7 +147,7 @@ class Tp:
 
 
 class TpDdp(Tp):
-    """Tp beside sums of gradients: of each part of a layer those of the layer before."""
+    """Tp, while a second communicator sums the gradients of the layer before."""
 
     communicators = 2
 
@@ -198,8 +199,11 @@ def make_group(table="", learn="", **settings):
 
 
 def make_groups(loop, **options):
-    """As make_group, for each communicator of a loop. What a communicator learns has a file of its own."""
-    of_group = lambda i: options | ({"learn": learnt(options["learn"], i)} if "learn" in options else {})
+    """As make_group, for each communicator of a loop. What one learns has a file of its own, and may be its table."""
+    def of_group(i):
+        files = {name: learnt(options[name], i) for name in ("learn", "table") if name in options}
+        return options | {name: path for name, path in files.items() if name == "learn" or os.path.exists(path)}
+
     return [make_group(**of_group(i)) for i in range(loop.communicators)]
 
 
@@ -212,7 +216,8 @@ def collectives(loop, world):
     if isinstance(loop, Tp):
         buffers = [loop.sums[0], *getattr(loop, "grads", [])]
         sizes = {buffer.numel() * 2: buffer for buffer in buffers}
-        return [("allreduce", size, lambda group, of=of: dist.all_reduce(of, group=group)) for size, of in sizes.items()]
+        return [("allreduce", size, lambda group, of=of: dist.all_reduce(of, group=group))
+                for size, of in sizes.items()]
     size = loop.full[0].numel() * 2
     return [("allgather", size, lambda group: wait(loop.gather(0, group))),
             ("reducescatter", size, lambda group: wait(loop.scatter(0, group)))]
@@ -266,7 +271,8 @@ def tune_online(loop, path, most_iterations, loss, cupti):
         settings["SHINGLE_TUNER_CUPTI"] = cupti
     groups = make_groups(loop, learn=path, **settings)
     us = []
-    for iteration in range(2 * loop.communicators * most_iterations + 200):  # the last comparison follows the last trial
+    most = 2 * loop.communicators * most_iterations + 200  # the last comparison follows the last trial
+    for iteration in range(most):
         us.append(time_iteration(loop, groups)[0])
         if iteration % 20 == 19 and slowest([float(all(map(os.path.exists, paths)))])[0]:
             break

@@ -4,10 +4,10 @@
     export NCCL_NVLS_ENABLE=0 SHINGLE_LIBRARY=/path/to/libshingle.so
     torchrun --standalone --nproc-per-node 2 bench/torch/ulysses.py --json ulysses.json
 
-`sequential` exchanges by NCCL and attends by the same kernels as `shingle`. `alone` is that attention of a rank's heads to
-all tokens, by PyTorch with cuDNN. `hidden` is (t_sequential - t_shingle) / (t_sequential - t_alone). Results are compared
-with those of c10d and PyTorch's attention. The ways take turns; times are of the slowest rank. `--cpu` tries the program
-without GPUs.
+`sequential` exchanges by NCCL and attends by the same kernels as `shingle`. `alone` is that attention of a rank's heads
+to all tokens, by PyTorch with cuDNN. `hidden` is (t_sequential - t_shingle) / (t_sequential - t_alone). Results are
+compared with those of c10d and PyTorch's attention. The ways take turns; times are of the slowest rank. `--cpu` tries
+the program without GPUs.
 """
 import argparse
 
@@ -27,8 +27,9 @@ BOUND = 1e-2  # relative distance of bf16 results
 
 def measure(m, heads, kv_heads, head_dim, causal, device, args):
     world, dtype = dist.get_world_size(), torch.float32 if args.cpu else torch.bfloat16
-    q, k, v = (torch.randn(m // world, count, head_dim, device=device, dtype=dtype) for count in (heads, kv_heads, kv_heads))
-    own = [torch.randn(1, count // world, m, head_dim, device=device, dtype=dtype) for count in (heads, kv_heads, kv_heads)]
+    counts, like = (heads, kv_heads, kv_heads), {"device": device, "dtype": dtype}
+    q, k, v = (torch.randn(m // world, count, head_dim, **like) for count in counts)
+    own = [torch.randn(1, count // world, m, head_dim, **like) for count in counts]
 
     def by(choice):
         def call():
@@ -41,7 +42,7 @@ def measure(m, heads, kv_heads, head_dim, causal, device, args):
         with sdpa_kernel(BACKENDS, set_priority=True):
             return F.scaled_dot_product_attention(*own, is_causal=causal, enable_gqa=heads != kv_heads)
 
-    ours = {"sequential": LIBRARY, "shingle": LIBRARY} if args.cpu else {"sequential": "sequential", "shingle": PREDICTED}
+    ours = {"sequential": LIBRARY if args.cpu else "sequential", "shingle": LIBRARY if args.cpu else PREDICTED}
     runs = {name: by(choice) for name, choice in ours.items()} | {"alone": alone}
     reference = by(LIBRARY)().float()
     for name in ours:
@@ -80,7 +81,8 @@ def main():
             row = measure(dist.get_world_size() * tokens, *map(int, counts), mask == "causal", device, args)
             rows.append(row)
             if rank == 0:
-                times = ", ".join(f"{name} {at['median_us'] / 1e3:.2f} ms" for name, at in row.items() if isinstance(at, dict))
+                times = ", ".join(f"{name} {at['median_us'] / 1e3:.2f} ms" for name, at in row.items()
+                                  if isinstance(at, dict))
                 print(f"{tokens} tokens a rank, {sizes}: {times}; hidden {row['hidden']:.2f}", flush=True)
     if rank == 0 and args.json:
         write_record(args.json, rows, repeat=args.repeat, idle_ms=args.idle_ms)

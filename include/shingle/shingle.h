@@ -226,8 +226,8 @@ typedef struct shingle_operator {
   /// 1, reducescatter and allreduce: SHINGLE_OUT is SHINGLE_F32, whatever dtype is. The ranks' values travel
   /// in dtype, and their sum in fp32 is not rounded.
   int32_t f32_sums;
-  /// SMs that calls may hold while they wait for other ranks, at most those of the context; 0: these. For
-  /// operators whose calls alone overlap those of another context.
+  /// SMs that calls of this operator may hold while they wait for other ranks, at most those of the context;
+  /// 0: as many. Lower it if this operator's calls overlap another context's, and those of others do not.
   int32_t workers;
 } shingle_operator;
 

@@ -12,10 +12,10 @@
 
 namespace shingle {
 
-Machine with_workers(Machine machine, int workers) {
+Machine with_workers(Machine machine, int workers, std::string_view owner) {
   if (workers < 0 || workers > machine.workers)
     throw InvalidArgument(
-        fmt::format("workers = {} is outside [0, {}] of this machine", workers, machine.workers));
+        fmt::format("workers = {} is outside [0, {}] of the {}", workers, machine.workers, owner));
   if (workers > 0) machine.workers = workers;
   return machine;
 }

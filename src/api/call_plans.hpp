@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "shingle/api/context.hpp"
@@ -17,8 +18,9 @@ inline bool needs_routing(const Problem& problem) {
   return problem.traits().routes() && !problem.has_slots();
 }
 
-/// The machine of which kernels take `workers` at most; 0: all. Throws InvalidArgument if it has fewer.
-Machine with_workers(Machine machine, int workers);
+/// A copy of the machine with so many workers; 0: all. Throws InvalidArgument if `owner` (machine, context)
+/// has fewer.
+Machine with_workers(Machine machine, int workers, std::string_view owner);
 
 /// An operator as it was declared.
 struct Declared {

@@ -65,7 +65,7 @@ struct Context::State {
   State(World& of, ContextOptions with)
       : world(of),
         options(std::move(with)),
-        machine(with_workers(machine_for(of, options.profile), options.workers)),
+        machine(with_workers(machine_for(of, options.profile), options.workers, "machine")),
         ranks(of.local_ranks()),
         plans(world, options, options.registered_bytes <= 0),
         ready(options.most_plans) {
@@ -249,7 +249,7 @@ struct Context::State {
       throw InvalidArgument(
           fmt::format("the processes declare different operators; this one {}", describe(largest)));
     const int op = static_cast<int>(operators.size());
-    Machine of_calls = with_workers(machine, with.workers);
+    Machine of_calls = with_workers(machine, with.workers, "context");
     operators.push_back({largest, std::move(with), std::move(of_calls), {}});
     try {
       const Problem worst =

@@ -300,7 +300,7 @@ def test_products_leave_room_for_buckets(monkeypatch):
         multi_processor_count = 132
 
     class Made:
-        leaves_room = False
+        workers = 0
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
     monkeypatch.setattr(contexts, "_with_buckets", set())
@@ -313,7 +313,7 @@ def test_products_leave_room_for_buckets(monkeypatch):
     contexts._contexts.clear()  # as release() does
     contexts.expect_buckets(0)
     assert contexts.workers_of_products(0) == 130
-    Made.leaves_room = True
+    Made.workers = 130
     contexts._contexts["group", 0, contexts.PRODUCTS] = Made
     contexts.expect_buckets(0)
     monkeypatch.setattr(settings, "workers", 100)

@@ -1,4 +1,6 @@
-"""The CUDA kernels of ops with products, without a GPU; their choices, and warmup."""
+"""The CUDA kernels of ops with products, without a GPU; their choices, contexts, and warmup."""
+
+import functools
 
 import pytest
 
@@ -9,6 +11,7 @@ from ranks import on_ranks  # noqa: E402
 from shingle import errors  # noqa: E402
 from shingle.torch import configure, contexts, overlapped, warming  # noqa: E402
 from shingle.torch.choices import LIBRARY, PREDICTED, Shape, Table, by, fastest, table  # noqa: E402
+from shingle.torch.groups import find_group  # noqa: E402
 from shingle.torch.settings import settings  # noqa: E402
 
 
@@ -189,7 +192,7 @@ def test_choices_of_a_table(monkeypatch):
     assert choices.choose(normed._replace(captured=True), 64) == "fused"
     choices.rows[normed.key] = [(64, "fused one-shot")]
     assert choices.choose(normed._replace(norm_epsilon=1e-6, captured=True), 64) == "fused one-shot"
-    beside = shape._replace(beside=8)
+    beside = shape._replace(gathers=8)
     assert choices.choose(beside, 64) == "ring slices=2", "as without a gather beside it, until it is measured"
     choices.enter(beside, [(128, "fused helpers=4")])
     assert choices.choose(beside, 64) == "fused helpers=4"
@@ -210,6 +213,33 @@ def test_exchanges_of_long_sequences_are_overlapped_only_if_that_was_measured(mo
     assert [of.mechanism for of in choices.mechanisms(shape)] == ["ring engines=1 slices=4", "sequential"]
     choices.enter(shape, [(1 << 17, "ring engines=1 slices=2")])
     assert choices.choose(shape, 1 << 17) == "ring engines=1 slices=2"
+
+
+def grows_case():
+    group, gather = find_group("0"), Shape("allgather", K, K, "f32", 1, gathers=K, mechanism="sequential")
+    find = functools.partial(contexts.find_context, group, None, contexts.INPUTS)
+    with host_ranks(capturing=True), pytest.raises(errors.Unsupported, match="first time in a CUDA graph"):
+        find()
+    with host_ranks():
+        contexts.reserve(group, None, 512, contexts.INPUTS)
+        contexts.find_call(group, gather, 8, None)
+        small = find()
+        contexts.reserve(group, None, 1024, contexts.INPUTS)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+            assert find() is small, "nothing is made under capture"
+        large = find()
+        assert (small.registered_bytes, large.registered_bytes) == (512, 1024) and large.calls[gather].max_m == 64
+        with contexts.graphs_that_end():
+            large.in_graphs = True
+        assert not large.in_graphs
+        large.in_graphs = True
+        contexts.reserve(group, None, 2048, contexts.INPUTS)
+        assert find() is large, "a graph holds its memory"
+
+
+def test_registered_memory_of_inputs_grows():
+    on_ranks(1, grows_case)
 
 
 def test_table_survives_a_file(tmp_path):

@@ -31,16 +31,16 @@ struct ContextOptions {
   double timeout_us = 30e6;      ///< deadline of every single wait
 };
 
-/// How calls of an operator are served.
+/// Options of Context::declare().
 struct DeclareOptions {
-  /// Mechanism and params; empty: ContextOptions::choose decides. The same problem may be declared with
-  /// several.
+  /// Mechanism and params; empty: ContextOptions::choose decides. The same problem may be declared several
+  /// times, each with others.
   std::optional<Params> params{};
   /// Every m of a call is a multiple of it. With a multiple of the ranks no shard is short, and sequential
   /// plans of collectives need no copies that make shards equal.
   std::int64_t m_step = 1;
-  /// SMs that calls may hold while they wait for other ranks, at most ContextOptions::workers; 0: these. For
-  /// operators whose calls alone overlap those of another context.
+  /// SMs that calls of this operator may hold while they wait for other ranks, at most those of the context;
+  /// 0: as many. Lower it if this operator's calls overlap another context's, and those of others do not.
   int workers = 0;
 };
 

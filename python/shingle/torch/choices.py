@@ -55,7 +55,7 @@ class Shape(NamedTuple):
     returns_lse: bool = False  # an attention also returns its log-sum-exp
     f32_sums: bool = False  # sums of narrower values are fp32
     normed: bool = False  # the sum is added to a residual, and normed
-    beside: int = 0  # columns of a matrix whose rows copy engines gather beside the product
+    gathers: int = 0  # columns of a matrix that copy engines gather beside the product
     transpose_b: bool = True
     bias: bool = False
     activation: str | None = None
@@ -160,12 +160,12 @@ class Table:
         return rows[at][1] if at < len(rows) else LIBRARY
 
     def known(self, shape):
-        """The rows of a shape that was measured; else those of the shape without a capture, then of the product alone."""
+        """The rows of a shape that was measured; else those without a capture, then without a norm and a gather."""
         rows = self.rows.get(shape.key)
         if rows is None and shape.captured:
             rows = self.rows.get(shape._replace(captured=False).key)
-        if rows is None and (shape.normed or shape.beside):
-            return self.known(shape._replace(normed=False, beside=0))
+        if rows is None and (shape.normed or shape.gathers):
+            return self.known(shape._replace(normed=False, gathers=0))
         return rows
 
     def mechanisms(self, shape):
@@ -182,7 +182,7 @@ class Table:
             {"op": s.op, "n": s.n, "k": s.k, "dtype": s.dtype, "ranks": s.ranks, "inner": s.inner, "keeps": s.keeps,
              "captured": s.captured, "attention": s.attention, "zigzag": s.zigzag, "experts": s.experts,
              "capacity": s.capacity, "returns_lse": s.returns_lse, "f32_sums": s.f32_sums, "normed": s.normed,
-             "beside": s.beside, "choices": rows}
+             "gathers": s.gathers, "choices": rows}
             for s, rows in sorted(self.rows.items())
         ]
         beside = f"{path}.{os.getpid()}"

@@ -4,6 +4,7 @@ A group has a context for each purpose, on one world. Calls of one context run i
 next layer's weights and sums of the last layer's gradients need one each.
 """
 
+import contextlib
 import threading
 
 import torch
@@ -18,10 +19,11 @@ from .settings import settings
 
 
 CONTIGUOUS, ZIGZAG = 0, 2  # shingle_row_order of the C interface
-PRODUCTS, ROWS, GATHERS, SUMS = "products", "rows", "gathers", "sums"  # purposes of contexts
+PRODUCTS, INPUTS, GATHERS, SUMS = "products", "inputs", "gathers", "sums"  # purposes of contexts
 # SMs that products leave to collectives by copy engines. Their kernels of one warp, which wait, share one. Passes that
 # sum do not wait for other ranks: they complete on one, however many they take.
 ENGINE_WORKERS = 2
+RUN_ONCE = "call shingle.torch.warmup first, or run the model once before the capture"
 
 
 def purpose_of(shape: Shape):
@@ -29,7 +31,7 @@ def purpose_of(shape: Shape):
         return PRODUCTS
     if shape.op != "allgather":
         return SUMS
-    return ROWS if shape.beside else GATHERS
+    return INPUTS if shape.gathers else GATHERS
 
 
 def roles(shape: Shape):
@@ -81,8 +83,8 @@ class GroupContext:
             world, mechanism=settings.mechanism if purpose == PRODUCTS else None, workers=workers,
             timeout_us=deadline_us(group, torch.device("cuda", device), purpose), registered_bytes=registered,
         )  # fmt: skip
-        self.registered_bytes, self.leaves_room, self.calls = registered, workers > 0, {}
-        self.heap = self.rows = None  # tensors in the registered memory: those of buckets, or the address of all rows
+        self.registered_bytes, self.workers, self.calls = registered, workers, {}
+        self.heap = self.address = None  # registered memory: the tensors of buckets in it, or all of it for inputs
         self.in_graphs = False  # CUDA graphs hold addresses of the registered memory
 
     def declare(self, shape: Shape, m: int):
@@ -97,7 +99,7 @@ class GroupContext:
             head_dim=head_dim, causal=causal, returns_lse=shape.returns_lse, experts=experts, topk=topk,
             capacity=shape.capacity, f32_sums=shape.f32_sums, scale=shape.scale, m_step=m_step_of(shape),
             row_order=ZIGZAG if shape.zigzag else CONTIGUOUS, mechanism=shape.mechanism,
-            workers=workers_beside_engines(self.device) if shape.beside and self.purpose == PRODUCTS else 0,
+            workers=beside_engines(self.device, self.workers) if shape.gathers and self.purpose == PRODUCTS else 0,
         )  # fmt: skip
         self.calls[shape] = call = op.prepare([(self.group.rank, role) for role in roles(shape)], streams=1)
         call.max_m, call.mechanism, call.context = op.max_m, op.mechanism, self.context
@@ -115,7 +117,7 @@ class GroupContext:
 
 _contexts: dict[tuple[dist.ProcessGroup, int, str], GroupContext] = {}
 _worlds: dict[tuple[dist.ProcessGroup, int], World] = {}
-_registered_bytes: dict[tuple[dist.ProcessGroup, int, str], int] = {}  # of contexts for gathers
+_registered_bytes: dict[tuple[dist.ProcessGroup, int, str], int] = {}  # by purpose of a context
 _with_buckets: set[int] = set()  # devices on which collectives of buckets run beside products
 _making = threading.RLock()  # backward declares from autograd's thread
 
@@ -127,7 +129,7 @@ def expect_buckets(device: int):
     """
     _with_buckets.add(device)
     for (_, on, purpose), made in _contexts.items():
-        if on == device and purpose == PRODUCTS and not made.leaves_room:
+        if on == device and purpose == PRODUCTS and not made.workers:
             raise Unsupported(
                 "a context of products may hold all SMs of this GPU, so that collectives of buckets beside it could "
                 "wait for ever; call shingle.torch.fsdp() or ddp() before the first call of an op, or "
@@ -139,24 +141,24 @@ def deadline_us(group: Group, device: torch.device, purpose: str):
     """ContextOptions::timeout_us. Ranks of data parallelism may be far apart, as while one saves a checkpoint: buckets
     wait as long as those of c10d.
     """
-    if settings.timeout_us or purpose in (PRODUCTS, ROWS):
+    if settings.timeout_us or purpose in (PRODUCTS, INPUTS):
         return settings.timeout_us
     return group.process_group._get_backend(device).options._timeout.total_seconds() * 1e6
 
 
 def workers_of_products(device: int):
     """ContextOptions::workers of a context of products: settings.workers, or what buckets leave."""
-    return workers_beside_engines(device) if device in _with_buckets else settings.workers
+    return beside_engines(device, settings.workers) if device in _with_buckets else settings.workers
 
 
-def workers_beside_engines(device: int):
-    """SMs of products while copy engines carry out collectives: settings.workers, at most what these leave."""
+def beside_engines(device: int, workers: int):
+    """SMs of products while copy engines carry out collectives: `workers` (0: all), at most what these leave."""
     most = torch.cuda.get_device_properties(device).multi_processor_count - ENGINE_WORKERS
-    return min(settings.workers or most, most)
+    return min(workers or most, most)
 
 
 def reserve(group: Group, device: int, size: int, purpose=GATHERS):
-    """The context of a group for gathers of buckets or of rows will have at least this much registered memory."""
+    """The context of a group for a purpose will have at least this much registered memory."""
     key = group.process_group, device, purpose
     _registered_bytes[key] = max(size, _registered_bytes.get(key, 0))
 
@@ -168,19 +170,38 @@ def reserved(group: Group, device: int, purpose=GATHERS):
 def find_context(group: Group, device: int, purpose: str):
     """The context of a group for a purpose. First use makes it: collective.
 
-    One is made anew if more registered memory was reserved since, and none of it is in use.
+    One is made anew if more registered memory was reserved since, none of it is in use, and no CUDA graph holds it; its
+    operators are declared again. Raises Unsupported under CUDA graph capture if there is none yet.
     """
     key = group.process_group, device, purpose
     with _making:
         made = _contexts.get(key)
-        if made is not None and made.is_outgrown():
+        if torch.cuda.is_current_stream_capturing():
+            if made is None:
+                raise Unsupported(f"a context for {purpose} is used for the first time in a CUDA graph capture; {RUN_ONCE}")
+            return made
+        if made is not None and not made.is_outgrown():
+            return made
+        if made is not None:
             _contexts.pop(key).close()
-        if key not in _contexts:
-            world = _worlds.get(key[:2])
-            if world is None:
-                world = _worlds[key[:2]] = make_world(group, device)
-            _contexts[key] = GroupContext(group, device, purpose, world)
+        world = _worlds.get(key[:2])
+        if world is None:
+            world = _worlds[key[:2]] = make_world(group, device)
+        _contexts[key] = GroupContext(group, device, purpose, world)
+        for shape, call in made.calls.items() if made else ():
+            _contexts[key].declare(shape, call.max_m)
         return _contexts[key]
+
+
+@contextlib.contextmanager
+def graphs_that_end():
+    """CUDA graphs that are captured here do not live on."""
+    held = [made for made in _contexts.values() if made.in_graphs]
+    try:
+        yield
+    finally:
+        for made in _contexts.values():
+            made.in_graphs = made in held
 
 
 def find_call(group: Group, shape: Shape, m: int, device: int):
@@ -195,15 +216,19 @@ def find_call(group: Group, shape: Shape, m: int, device: int):
         return call
     if torch.cuda.is_current_stream_capturing():
         raise Unsupported(
-            f"{shape.op} with n = {shape.n}, k = {shape.k} is used for the first time in a CUDA graph capture; "
-            "call shingle.torch.warmup first, or run the model once before the capture"
+            f"{shape.op} with n = {shape.n}, k = {shape.k} is used for the first time in a CUDA graph capture; {RUN_ONCE}"
         )
     with _making:
         found = find_context(group, device, purpose)
         call = found.calls.get(shape)  # another thread may have declared it meanwhile
-        step = m_step_of(shape)
-        largest = rounded_up(m, step) if purpose in (GATHERS, SUMS) else -(-settings.max_m // step) * step
+        largest = rounded_up(m, m_step_of(shape)) if purpose in (GATHERS, SUMS) else largest_m(shape)
         return call if call and m <= call.max_m else found.declare(shape, largest)
+
+
+def largest_m(shape: Shape):
+    """settings.max_m as a multiple of the shape's step."""
+    step = m_step_of(shape)
+    return -(-settings.max_m // step) * step
 
 
 def rounded_up(m: int, m_step: int):

@@ -18,6 +18,10 @@ from .settings import settings
 DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 
 
+def dtype_named(name):
+    return next(dtype for dtype, of in DTYPES.items() if of == name)
+
+
 def rows_argument(x):
     """A matrix as (address, rows, row stride or 0 if dense), and its owner: x, or a copy if its columns have gaps."""
     if x.is_contiguous():

@@ -28,7 +28,7 @@ def rms_norm(x, weight, eps):
     return F.rms_norm(x.to(wide), weight.shape, weight.to(wide), eps).to(x.dtype)
 
 
-def whole_shard(x, rows, group):
+def padded_shard(x, rows, group):
     """Dense x with as many rows as the largest shard. Padding comes after all rows: only the last ranks have fewer."""
     shard = shapes.shard_rows(rows, group)
     return F.pad(x, (0, 0, 0, shard - x.shape[0])) if x.shape[0] < shard else x.contiguous()
@@ -36,7 +36,7 @@ def whole_shard(x, rows, group):
 
 def all_gather(x, rows, group, async_op=False):
     """[own rows, k] of every rank to [rows, k]. async_op: also returns c10d's Work; wait() before the rows are used."""
-    x = whole_shard(x, rows, group)
+    x = padded_shard(x, rows, group)
     gathered = x.new_empty(x.shape[0] * group.size, x.shape[1])
     work = dist.all_gather_into_tensor(gathered, x, group=group.process_group, async_op=async_op)
     return (gathered[:rows], work) if async_op else gathered[:rows]
@@ -115,7 +115,7 @@ def scatter_gemm(grad, w, x, group, read):
 
 
 def scatter_gradients(grads, x, ws, group, kernel=scatter_gemm):
-    """Gradients of x and ws of all_gather_gemm(x, ws). kernel: scatter_gemm of `sequential` or `overlapped`."""
+    """Gradients of x and ws of all_gather_gemm(x, ws). kernel: scatter_gemm of `sequential` or `overlapped_gradients`."""
     dws = []
 
     def read(gathered):

@@ -12,10 +12,10 @@ class Settings:
 
     max_m: largest m that operators are declared with. Calls with more rows run as mm + c10d. It sets the size of the
     staging memory. min_m: least m that is overlapped where the table has no figure for the shape. min_bucket_bytes:
-    least bytes of a bucket that engines move, likewise. mechanism: of all operators; None: the
-    fastest predicted one. workers: SMs that waiting kernels may hold; 0: all. timeout_us: deadline of waits, in
-    microseconds; 0: 30 s, and for buckets the timeout of the process group. native: libshingle_torch.so serves calls
-    like an earlier one.
+    least bytes of a bucket of data parallelism that engines move, likewise, and of x that they gather in backward.
+    mechanism: of all operators; None: the fastest predicted one. workers: SMs that waiting kernels may hold; 0: all.
+    timeout_us: deadline of waits, in microseconds; 0: 30 s, and for buckets the timeout of the process group. native:
+    libshingle_torch.so serves calls like an earlier one.
     """
 
     max_m: int = int(os.environ.get("SHINGLE_MAX_M", 8192))

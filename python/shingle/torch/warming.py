@@ -35,7 +35,7 @@ KERNELS = {
 def kernel_of(shape):
     if shape.normed:
         return overlapped.gemm_all_reduce_norm
-    if shape.beside:
+    if shape.gathers:
         return overlapped_gradients.scatter_gemm
     return overlapped_attention.attend_with_lse if shape.returns_lse else KERNELS[shape.op]
 
@@ -90,8 +90,8 @@ def warmup(step, *, tune=True, least_m=16, confirm=0):
                     table.enter(at, fastest(measure(group, at, sizes_between(least_m, settings.max_m), device)))
             for operator in table.mechanisms(shape):
                 contexts.find_call(group, operator, settings.max_m, device)
-                if shape.beside:
-                    overlapped_gradients.find_rows(group, shape, settings.max_m, torch.device("cuda", device))
+                if shape.gathers:
+                    overlapped_gradients.find_memory(group, shape, settings.max_m, torch.device("cuda", device))
     if tune and buckets:
         tuning.tune(buckets, step, confirm)
     return result
@@ -127,6 +127,8 @@ def measure(group, shape, sizes, device):
             or host_routes(shape)  # the routing, not m, decides
             or (call.mechanism(m) in choice and (not shape.keeps or call.gathers_in_order(m)))
         ]  # fmt: skip
+        if shape.gathers and overlapped_gradients.find_memory(group, shape, m, torch.device("cuda", device)) is None:
+            choices = []  # all would run as the libraries
         args = arguments(group, shape, m)
         times = [time(group, kernel, args, choice) for choice in (LIBRARY, *choices)]
         found[m] = dict(zip((LIBRARY, *choices), slowest(group, times)))
@@ -147,13 +149,14 @@ def median_us(group, kernel, args, choice):
 def graph_us(group, kernel, args, choice):
     """Median device time of a call in a CUDA graph."""
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
-    with forced(choice), torch.cuda.stream(stream):
-        kernel(*args)
-        stream.synchronize()
-        with torch.cuda.graph(graph, stream=stream):
-            for _ in range(CALLS):
-                kernel(*map(renewed, args))
-    return median_of(group, graph.replay) / CALLS
+    with contexts.graphs_that_end():
+        with forced(choice), torch.cuda.stream(stream):
+            kernel(*args)
+            stream.synchronize()
+            with torch.cuda.graph(graph, stream=stream):
+                for _ in range(CALLS):
+                    kernel(*map(renewed, args))
+        return median_of(group, graph.replay) / CALLS
 
 
 def renewed(arg):
@@ -184,7 +187,7 @@ def rolled(layout, shift):
 
 def arguments(group: Group, shape: Shape, m: int):
     """Random arguments of the kernel of a shape."""
-    dtype = next(dtype for dtype, name in overlapped.DTYPES.items() if name == shape.dtype)
+    dtype = overlapped.dtype_named(shape.dtype)
 
     def random(*sizes):
         return torch.randn(sizes, device="cuda").to(dtype)
@@ -221,8 +224,8 @@ def arguments(group: Group, shape: Shape, m: int):
         return random(m, shape.k), w, group.name, row * group.size
     if shape.normed:
         return random(m, shape.k), w, random(m, shape.n), random(shape.n), group.name, None, shape.norm_epsilon
-    if shape.beside:
-        grad, x = random(m, shape.k), random(shapes.own_rows(m, group), shape.beside)
+    if shape.gathers:
+        grad, x = random(m, shape.k), random(shapes.own_rows(m, group), shape.gathers)
         return grad, w, x, group, grad.t().mm
     return random(m, shape.k), w, group.name
 

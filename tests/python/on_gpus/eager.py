@@ -71,22 +71,26 @@ def scatter_gradients():
     """Backward of all_gather_gemm, also in a graph and beside calls of the context: the bits of separate ops. x is
     gathered by c10d, then by copy engines beside a mechanism's product.
     """
-    ranks, usual = dist.get_world_size(), settings.min_bucket_bytes
-    for least_bytes, products in ((1 << 40, 1), (0, 2)):
-        st.configure(min_bucket_bytes=least_bytes)
-        for rows in (7 * ranks, 1024 * ranks, 1024 * ranks - 1):
-            before = st.counters().get("overlapped.gemm+reducescatter", 0)
-            check_scatter_gradients(rows)
-            served = st.counters().get("overlapped.gemm+reducescatter", 0) - before
-            assert served == 2 * products, f"{rows} rows: {served} products were overlapped, launched and captured"
-    st.configure(min_bucket_bytes=usual)
+    ranks, usual, name = dist.get_world_size(), settings.min_bucket_bytes, "overlapped.gathered_inputs"
+    gpus = range(torch.cuda.device_count())
+    reach = all(torch.cuda.can_device_access_peer(a, b) for a in gpus for b in gpus if a != b)
+    try:
+        for least_bytes, gathers in ((1 << 40, 0), (0, 2 * reach)):  # launched and captured
+            st.configure(min_bucket_bytes=least_bytes)
+            for rows, columns in ((7 * ranks, 2 * K), (7 * ranks, K), (1024 * ranks, K), (1024 * ranks - 1, K)):
+                before = st.counters().get(name, 0)
+                check_scatter_gradients(rows, columns)
+                served = st.counters().get(name, 0) - before
+                assert served == gathers, f"{rows} rows of {columns}: engines gathered {served} times"
+    finally:
+        st.configure(min_bucket_bytes=usual)
 
 
-def check_scatter_gradients(rows):
+def check_scatter_gradients(rows, columns):
     dtype, group, ops = torch.bfloat16, find_group(name_of(None)), torch.ops.shingle
-    ws = [integers(N, K, dtype=dtype), integers(INNER, K, dtype=dtype)]
+    ws = [integers(N, columns, dtype=dtype), integers(INNER, columns, dtype=dtype)]
     grads = [integers(rows, w.shape[0], dtype=dtype) for w in ws]
-    x = integers(own_rows(rows, group), K, dtype=dtype)
+    x = integers(own_rows(rows, group), columns, dtype=dtype)
 
     def step():
         before = st.gemm_reduce_scatter(grads[0], ws[0].t())

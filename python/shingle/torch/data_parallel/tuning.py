@@ -112,7 +112,7 @@ def makespan_us(group, shape, elements, device, products, choice):
 
 def collective(group, shape, elements, device):
     """A function that moves a bucket of random numbers by the choice that is forced."""
-    on, dtype = torch.device("cuda", device), next(t for t, name in overlapped.DTYPES.items() if name == shape.dtype)
+    on, dtype = torch.device("cuda", device), overlapped.dtype_named(shape.dtype)
     process_group, shard = group.process_group, elements // group.size
     if shape.op == "allgather":
         out = buckets.empty_gathered(elements, dtype, on, process_group)

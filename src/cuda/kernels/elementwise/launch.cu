@@ -56,7 +56,7 @@ RowLayout row_layout(const ElementwiseArgs& args, std::int64_t rows, int workers
   const int matrices = args.to.dests + (args.has_residual ? 1 + args.sum.dests : 0) + args.source_count;
   const bool plain = gated || args.activate == Activate::none;  // others would cost all rows registers
   const bool held = out_cols % length == 0 && chunks <= row_batch(gated) * layout.threads;
-  const bool fed = layout.slices <= most_slices;  // loaders take longer than more slices do
+  const bool fed = layout.slices <= most_slices;  // four loader warps cannot feed more
   if (!bulk || !plain || !held || !fed || matrices > row_matrices) return layout;
   const int piece = ceil_div(args.cols * size_of(args.source_type), line) * line;
   const int weight_bytes = args.norm ? static_cast<int>(out_cols) * size_of(args.type) : 0;
