@@ -8,6 +8,11 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import torch.distributed as dist  # noqa: E402
 from ranks import on_ranks  # noqa: E402
 from shingle import torch as st  # noqa: E402
+from shingle.torch import overlapped_gradients, sequential  # noqa: E402
+from shingle.torch.choices import PREDICTED  # noqa: E402
+from shingle.torch.groups import find_group  # noqa: E402
+from shingle.torch.timing import forced  # noqa: E402
+from thread_ranks import engines, on_threads  # noqa: E402
 
 K, N = 8, 6
 BEGIN = ["all-gather", "product", "reduce-scatter", "wait for all-gather"]
@@ -99,6 +104,27 @@ def test_kept_rows_are_not_gathered_again():
 def test_nothing_is_gathered_without_need():
     on_ranks(2, order_case, 6, 1, (True, False), False, False, ["product", "reduce-scatter"])
     on_ranks(2, order_case, 6, 1, (False, True), False, False, ["all-gather", "product"])
+
+
+def engines_case(rank, ranks, m):
+    host, group = engines(ranks), find_group(dist.group.WORLD.group_name)
+    x, (w,), (grad,) = inputs(m)
+    for _ in range(2):
+        got, expected = [], []
+        with forced(PREDICTED):
+            got.append(overlapped_gradients.overlapped_scatter(grad, w.t(), x, group, lambda rows: got.append(rows.clone())))
+        expected.append(sequential.scatter_gemm(grad, w.t(), x, group, lambda rows: expected.append(rows.clone())))
+        assert torch.equal(got[0], expected[0]), "the gathered rows"
+        torch.testing.assert_close(got[1], expected[1])
+        x = x + 1
+    return [(shape.op, shape.gathers, rows) for shape, rows in host.shapes]
+
+
+@pytest.mark.parametrize("m", [12, 7])
+def test_engines_gather_beside_the_product(m):
+    rows = -(-m // 3) * 3
+    for shapes in on_threads(3, engines_case, 3, m).values():
+        assert shapes == [("allgather", K, rows), ("gemm+reducescatter", K, m)] * 2
 
 
 def main_grad_case(deferred):

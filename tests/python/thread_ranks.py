@@ -4,6 +4,7 @@ A context's call takes the matrices of all its local ranks. So the threads meet 
 calls.
 """
 
+import contextlib
 import multiprocessing
 import threading
 import traceback
@@ -27,6 +28,21 @@ class Meeting:
         self.barrier.wait()
 
 
+class OneRank:
+    """A context as the thread of one rank has it."""
+
+    lock = contextlib.nullcontext()  # the ranks' threads meet in calls
+
+    def __init__(self, context):
+        self.context = context
+
+    def __getattr__(self, name):
+        return getattr(self.context, name)
+
+    def extend(self, streams):
+        assert len(streams) == 1
+
+
 class HostContexts:
     """Contexts of `ranks` host ranks, one for each purpose, in place of shingle.torch.contexts'."""
 
@@ -47,28 +63,34 @@ class HostContexts:
     def find_context(self, group, device, purpose):
         from shingle.torch import contexts
 
-        made = self.heaps.setdefault((group.rank, purpose), types.SimpleNamespace(heap=None))
-        made.registered_bytes = contexts.reserved(group, device)
-        made.context = self.context(purpose, made.registered_bytes)
+        made = self.heaps.setdefault(
+            (group.rank, purpose), types.SimpleNamespace(heap=None, address=None, in_graphs=False)
+        )
+        made.registered_bytes = contexts.reserved(group, device, purpose)
+        made.context = OneRank(self.context(purpose, made.registered_bytes))
         return made
 
     def find_call(self, group, shape, m, device):
-        return types.SimpleNamespace(served={}, mechanism=lambda rows: shape.mechanism.split()[0])
+        return types.SimpleNamespace(
+            served={}, mechanism=lambda rows: shape.mechanism.split()[0], context=OneRank(None)
+        )  # fmt: skip
 
     def enqueue(self, group, shape, m, device, operands):
         self.meeting.bring(group.rank, operands, lambda brought: self.call(shape, m, brought))
 
     def call(self, shape, m, brought):
         from shingle.torch import contexts
+        from shingle.torch.choices import BUCKETS
 
         self.shapes.append((shape, m))
         context = self.context(contexts.purpose_of(shape))
         if (shape, m) not in self.declared:
             op = context.declare(
                 shape.op, m=m, n=shape.n, k=shape.k, dtype=shape.dtype, f32_sums=shape.f32_sums, scale=shape.scale,
+                transpose_b=shape.transpose_b and contexts.purpose_of(shape) == contexts.PRODUCTS,
                 m_step=contexts.m_step_of(shape), mechanism=shape.mechanism,
             )  # fmt: skip
-            assert op.mechanism(m) == "copy-engine"
+            assert shape.op not in BUCKETS or op.mechanism(m) == "copy-engine"
             roles = [(rank, role) for rank in range(self.ranks) for role in contexts.roles(shape)]
             self.declared[shape, m] = op.prepare(roles)
         self.declared[shape, m](m, [argument for operands in brought.values() for argument, _ in operands])
@@ -80,7 +102,9 @@ _starting, _started = threading.Lock(), []
 
 def engines(ranks):
     """CPU tensors of this process take contexts of host ranks from now on. All threads get the same HostContexts."""
-    from shingle.torch import configure, contexts, overlapped
+    import torch
+    from host_contexts import host_matrix
+    from shingle.torch import configure, contexts, overlapped, overlapped_gradients
     from shingle.torch.data_parallel import buckets
 
     with _starting:
@@ -88,7 +112,11 @@ def engines(ranks):
             host = HostContexts(ranks)
             buckets.takes_contexts = lambda device: True
             contexts.find_context, contexts.find_call = host.find_context, host.find_call
-            overlapped.enqueue = host.enqueue
+            overlapped.enqueue, overlapped.staged = host.enqueue, host_matrix
+            stream = types.SimpleNamespace(wait_stream=lambda other: None, cuda_stream=0)
+            overlapped_gradients.side_stream = torch.cuda.current_stream = lambda *index: stream
+            torch.cuda.stream = lambda stream: contextlib.nullcontext()
+            torch.cuda.is_current_stream_capturing = lambda: False
             configure(min_bucket_bytes=0)
             _started.append(host)
     return _started[0]
