@@ -42,10 +42,11 @@ def kernel_of(shape):
 
 # Mechanisms that are tried, beside the fastest predicted one.
 CANDIDATES = {
-    "gemm+reducescatter": ["fused", "fused tile=64x128", "fused tile=128x128", "fused helpers=4",
+    "gemm+reducescatter": ["fused", "fused tile=64x128", "fused tile=128x128", "fused helpers=4", "fused helpers=16",
                            "ring engines=1 slices=1", "ring engines=1 slices=2", "low-latency"],
     "gemm+allreduce": ["fused", "fused one-shot", "fused tile=64x128 one-shot", "fused tile=128x128 one-shot",
-                       "fused helpers=4", "fused helpers=16", "ring engines=1 slices=1", "low-latency"],
+                       "fused helpers=4", "fused helpers=16", "fused helpers=16 tile=128x128",
+                       "ring engines=1 slices=1", "low-latency"],
     "allgather+gemm": ["fused", "fused mover=store helpers=8", "ring engines=1 slices=1", "ring engines=1 slices=2",
                        "copy-engine variant=ring", "low-latency"],
     "attention+reducescatter": ["fused", "ring engines=1", "ring engines=1 slices=2", "ring row-parallel"],
