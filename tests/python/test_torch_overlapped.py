@@ -210,9 +210,9 @@ def test_exchanges_of_long_sequences_are_overlapped_only_if_that_was_measured(mo
     assert [choices.choose(shape, m) for m in (96 << 10, (96 << 10) + 1, (1 << 17) + 1)] == [
         PREDICTED, "sequential", LIBRARY,
     ]  # fmt: skip
-    assert [of.mechanism for of in choices.mechanisms(shape)] == ["ring engines=1 slices=4", "sequential"]
-    choices.enter(shape, [(1 << 17, "ring engines=1 slices=2")])
-    assert choices.choose(shape, 1 << 17) == "ring engines=1 slices=2"
+    assert [of.mechanism for of in choices.mechanisms(shape)] == ["ring engines=1 slices=2", "sequential"]
+    choices.enter(shape, [(1 << 17, "ring engines=1 slices=8")])
+    assert choices.choose(shape, 1 << 17) == "ring engines=1 slices=8"
 
 
 def grows_case():

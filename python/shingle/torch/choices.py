@@ -22,7 +22,7 @@ BUCKETS = "allgather", *SUMS  # collectives alone
 # Mechanisms by PREDICTED of operators whose fastest predicted one a context does not find by itself.
 OWN = {
     "attention+reducescatter": "fused",
-    "ulysses-attention": "ring engines=1 slices=4",
+    "ulysses-attention": "ring engines=1 slices=2",
     "allgather+attention": "ring engines=1",
     "attention-backward": "ring engines=1",
     "allgather": "copy-engine trigger=direct",
