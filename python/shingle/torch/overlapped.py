@@ -215,14 +215,19 @@ def gather(x, w, group, m, out, read=None, like=None):
     return True
 
 
-def gather_gemm(x, w, group, rows, read):
-    """gathered x · wᵀ, and read(gathered x), which must not keep the rows. On any device; eager."""
+def gather_gemm(x, w, group, rows, read, keeps=False):
+    """gathered x · wᵀ, and read(gathered x), which may keep the rows if `keeps`. On any device; eager."""
     at, out = find_group(group), x.new_empty(rows, w.shape[0])
-    if x.is_cuda and gather(x, w, at, rows, out, read):
+    if x.is_cuda and gather(x, w, at, rows, out, reading_copies(read) if keeps else read):
         return out
     gathered = sequential.all_gather(x, rows, at)
     read(gathered)
     return torch.mm(gathered, w.t(), out=out)
+
+
+def reading_copies(read):
+    """`read` of a copy of the rows, because calls of the context overwrite them."""
+    return lambda rows: read(rows.clone())
 
 
 class Staged:

@@ -17,22 +17,25 @@ def scatter_gradients(grads, x, ws, group):
     return sequential.scatter_gradients(grads, x, ws, group, scatter_gemm)
 
 
-def scatter_gemm(grad, w, x, group, read):
-    """sequential.scatter_gemm on any device. `read` must not keep the rows: the next call overwrites them.
+def scatter_gemm(grad, w, x, group, read, keeps=False):
+    """sequential.scatter_gemm on any device. keeps: `read` may keep the rows.
 
     Copy engines need two SMs, which the mechanism's product leaves free. NCCL's gather needs more, and both would hold
     SMs while they wait for peers. So without engines the product is mm, which does not wait for peers.
     """
     if grad.is_cuda and grad.shape[0] > 0 and grad.dtype in overlapped.DTYPES:
         with overlapped.current(grad.device):
-            dx = overlapped_scatter(grad, w, x, group, read)
+            dx = overlapped_scatter(grad, w, x, group, overlapped.reading_copies(read) if keeps else read)
         if dx is not None:
             return dx
     return sequential.scatter_gemm(grad, w, x, group, read)
 
 
 def overlapped_scatter(grad, w, x, group, read):
-    """scatter_gemm by a mechanism on the current device; None: c10d serves it. Nothing is done then."""
+    """scatter_gemm by a mechanism on the current device; None: c10d serves it, and nothing is done.
+
+    `read` must not keep the rows: the next call overwrites them.
+    """
     m, device = grad.shape[0], grad.device
     shape = overlapped.gemm("gemm+reducescatter", grad, w, group, gathers=x.shape[1])
     operator = overlapped.operator_for(group, shape, m, device)

@@ -99,11 +99,9 @@ class ParallelLinear(torch.autograd.Function):
             dw = ctx.gradients.add(owner, grad, x) if wants_weight else None
             db = grad.sum(0) if wants_bias else None
 
-        def kept(rows):  # gathered, which later calls overwrite
-            return rows.clone() if ctx.gradients.deferred else rows
-
+        keeps = ctx.gradients.deferred
         if ctx.kind == "scatter" and wants_x:
-            dx = overlapped.gather_gemm(grad, weight.t(), ctx.group, ctx.rows, lambda rows: add(kept(rows), x))
+            dx = overlapped.gather_gemm(grad, weight.t(), ctx.group, ctx.rows, lambda rows: add(rows, x), keeps)
         elif ctx.kind == "scatter":
             add(ops.all_gather(grad, ctx.group, ctx.rows), x)
         elif ctx.kind == "reduce":
@@ -111,7 +109,7 @@ class ParallelLinear(torch.autograd.Function):
             add(grad, x)
         elif ctx.kind == "gather" and wants_x and wants_weight:
             group = find_group(ctx.group)
-            dx = overlapped_gradients.scatter_gemm(grad, weight.t(), x, group, lambda rows: add(grad, kept(rows)))
+            dx = overlapped_gradients.scatter_gemm(grad, weight.t(), x, group, lambda rows: add(grad, rows), keeps)
         elif ctx.kind == "gather":
             dx = ops.gemm_reduce_scatter(grad, weight.t(), ctx.group) if wants_x else None
             add(grad, ops.all_gather(x, ctx.group, ctx.rows) if wants_weight else x)
