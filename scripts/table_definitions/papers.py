@@ -144,20 +144,11 @@ def tuned_online(rows):
 PAPERS_LOOPS = {"fsdp": "1.1x to 1.33x", "tp": "1.08x to 1.16x", "tp+ddp": "-"}
 
 
-def loops(record):
-    for loop in values_of(record, "loop"):
-        paper = PAPERS_LOOPS[loop]
-        gains = tuned_online(pick(record, timed="iteration", loop=loop))
-        yield "Fig. 7", f"{loop}, four GPUs, tuned online over NCCL's default", paper, times(*gains)
-
-
-def one_loop(record, where="two GPUs"):
-    loop, gains = record.notes["loop"], tuned_online(pick(record, timed="iteration"))
-    yield "Fig. 7", f"{loop}, {where}, tuned online over NCCL's default", PAPERS_LOOPS[loop], times(*gains)
-
-
-def slow_loop(record):
-    return one_loop(record, "two GPUs without peer access")
+def loops(record, where="two GPUs"):
+    iterations = pick(record, timed="iteration")
+    for loop in dict.fromkeys(row.get("loop") or record.notes["loop"] for row in iterations):
+        gains = tuned_online([row for row in iterations if row.get("loop", loop) == loop])
+        yield "Fig. 7", f"{loop}, {where}, tuned online over NCCL's default", PAPERS_LOOPS[loop], times(*gains)
 
 
 # By paper: the records of its program, then (record, rows of it) of measurements.
@@ -189,11 +180,11 @@ PAPERS = {
     "Lagom": (
         ["lagom", "lagom_models"],
         [
-            ("h200x4/loops", loops),
-            ("h200x2/loops_fsdp", one_loop),
-            ("h200x2/loops_tp", one_loop),
-            ("h200x2/loops_tp_ddp", one_loop),
-            ("h200x2/loops_slow_link", slow_loop),
+            ("h200x4/loops", functools.partial(loops, where="four GPUs")),
+            ("h200x2/loops_fsdp", loops),
+            ("h200x2/loops_tp", loops),
+            ("h200x2/loops_tp_ddp", loops),
+            ("h200x2/loops_slow_link", functools.partial(loops, where="two GPUs without peer access")),
         ],
     ),
 }
