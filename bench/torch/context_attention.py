@@ -21,7 +21,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.experimental import context_parallel
 from torch.distributed.tensor.experimental._attention import set_rotate_method
 
-from record import join, sampled, write_record
+from record import join_on_any, parsed, require_close, sampled, times_of, write_record
 
 BOUND = 1e-2  # relative distance of bf16 results
 
@@ -59,18 +59,13 @@ def pytorchs(tensors, backward):
     return call
 
 
-def require_close(result, reference, what):
-    error = ((result.float() - reference.float()).norm() / reference.float().norm()).item()
-    assert error <= BOUND, (*what, error)
-
-
 def measure(m, heads, kv_heads, head_dim, backward, device, args):
     tensors = inputs(m, heads, kv_heads, head_dim, device, torch.float32 if args.cpu else torch.bfloat16)
     baseline, own = (LIBRARY, LIBRARY) if args.cpu else ("sequential", PREDICTED)
     runs = {"sequential": ours(baseline, tensors, backward), "shingle": ours(own, tensors, backward)}
     references = runs["sequential"]()
     for reference, result in zip(references, runs["shingle"](), strict=True):
-        require_close(result, reference, (m, heads, "shingle"))
+        require_close(result, reference, BOUND, (m, heads, "shingle"))
     row = {"m": m, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "backward": backward,
            "world": dist.get_world_size(), **sampled(runs, args)}
     if args.cpu:
@@ -81,7 +76,7 @@ def measure(m, heads, kv_heads, head_dim, backward, device, args):
         places = torch.empty(2 * dist.get_world_size(), device=device)  # it needs a buffer
         with context_parallel(mesh, buffers=[places], buffer_seq_dims=[0], no_restore_buffers={places}):
             call = pytorchs(tensors, backward)
-            require_close(call()[0][0].transpose(0, 1), references[0], (m, heads, rotation))
+            require_close(call()[0][0].transpose(0, 1), references[0], BOUND, (m, heads, rotation))
             row |= sampled({f"context_parallel_{rotation}": call}, args)
     return row
 
@@ -90,21 +85,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, nargs="+", default=[16384, 32768, 65536], help="of all ranks")
     parser.add_argument("--heads", nargs="+", default=["32/8/128", "24/24/128"], help="heads/kv_heads/head_dim")
-    parser.add_argument("--repeat", type=int, default=7)
-    parser.add_argument("--idle-ms", type=float, default=20)
-    parser.add_argument("--cpu", action="store_true", help="on CPU with gloo")
-    parser.add_argument("--json", help="file for the record")
-    args = parser.parse_args()
-    if args.cpu and args.json:
-        parser.error("--json: times on CPU are no record; leave out --json or --cpu")
-    if args.cpu:
-        dist.init_process_group("gloo")
-        rank, device = dist.get_rank(), torch.device("cpu")
-    else:
-        rank, _, _ = join()
-        device = torch.device("cuda", torch.cuda.current_device())
-        st.configure(max_m=max(args.tokens))
-    torch.manual_seed(rank + 1)
+    args = parsed(parser, repeat=7)
+    rank, device = join_on_any(args)
+    st.configure(max_m=max(args.tokens))
     rows = []
     for sizes in args.heads:
         for m in args.tokens:
@@ -112,9 +95,7 @@ def main():
                 row = measure(m, *map(int, sizes.split("/")), backward, device, args)
                 rows.append(row)
                 if rank == 0:
-                    times = ", ".join(f"{name} {at['median_us'] / 1e3:.2f} ms" for name, at in row.items()
-                                      if isinstance(at, dict))
-                    print(f"{m} tokens, {sizes}{', backward' if backward else ''}: {times}", flush=True)
+                    print(f"{m} tokens, {sizes}{', backward' if backward else ''}: {times_of(row)}", flush=True)
     if rank == 0 and args.json:
         write_record(args.json, rows, repeat=args.repeat, idle_ms=args.idle_ms)
     if not args.cpu:

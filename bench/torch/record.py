@@ -22,6 +22,38 @@ def join():
     return dist.get_rank(), dist.get_world_size(), dist.group.WORLD.group_name
 
 
+def parsed(parser, repeat):
+    """The arguments of a program that also runs on CPU, with those of every measurement: repeat, idle_ms, cpu, json."""
+    parser.add_argument("--repeat", type=int, default=repeat)
+    parser.add_argument("--idle-ms", type=float, default=20)
+    parser.add_argument("--cpu", action="store_true", help="on CPU with gloo")
+    parser.add_argument("--json", help="file for the record")
+    args = parser.parse_args()
+    if args.cpu and args.json:
+        parser.error("--json: times on CPU are no record; leave out --json or --cpu")
+    return args
+
+
+def join_on_any(args):
+    """As join(), or on CPU with args.cpu. Returns (rank, device). Random numbers differ from rank to rank."""
+    if args.cpu:
+        dist.init_process_group("gloo")
+    else:
+        join()
+    torch.manual_seed(dist.get_rank() + 1)
+    return dist.get_rank(), torch.device("cpu" if args.cpu else f"cuda:{torch.cuda.current_device()}")
+
+
+def require_close(result, reference, bound, what):
+    error = ((result.float() - reference.float()).norm() / reference.float().norm()).item()
+    assert error <= bound, (*what, error)
+
+
+def times_of(row):
+    """The medians of a row's ways, as text."""
+    return ", ".join(f"{name} {at['median_us'] / 1e3:.2f} ms" for name, at in row.items() if isinstance(at, dict))
+
+
 def slowest_us(call):
     """Device time of a call on the slowest rank, launched while the device sleeps.
 

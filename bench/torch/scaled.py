@@ -21,7 +21,7 @@ import torch.distributed._symmetric_memory as symmetric_memory
 from shingle import torch as st
 
 from ops import say_how_fast
-from record import join, sampled, write_record
+from record import join_on_any, parsed, sampled, write_record
 
 FP8, BF16 = torch.float8_e4m3fn, torch.bfloat16
 LARGEST = torch.finfo(FP8).max
@@ -112,21 +112,11 @@ def cases(args):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, nargs="+", default=[512, 2048, 8192], help="M, of all ranks")
-    parser.add_argument("--repeat", type=int, default=9)
-    parser.add_argument("--idle-ms", type=float, default=20)
-    parser.add_argument("--cpu", action="store_true", help="on CPU with gloo")
-    parser.add_argument("--json", help="file for the record")
-    args = parser.parse_args()
-    if args.cpu and args.json:
-        parser.error("--json: times on CPU are no record; leave out --json or --cpu")
-    if args.cpu:
-        dist.init_process_group("gloo")
-        rank, group, device = dist.get_rank(), dist.group.WORLD.group_name, torch.device("cpu")
-    else:
-        rank, _, group = join()
-        device = torch.device("cuda", torch.cuda.current_device())
+    args = parsed(parser, repeat=9)
+    rank, device = join_on_any(args)
+    group = dist.group.WORLD.group_name
+    if not args.cpu:
         symmetric_memory.enable_symm_mem_for_group(group)
-    torch.manual_seed(rank + 1)
     rows = []
     with torch.inference_mode(), st.patch("symm_mem", device=device.type):
         for case in cases(args):

@@ -19,7 +19,7 @@ from shingle.torch.choices import LIBRARY, PREDICTED
 from shingle.torch.warming import forced
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from record import join, sampled, write_record
+from record import join_on_any, parsed, require_close, sampled, times_of, write_record
 
 BACKENDS = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]  # the first that serves
 BOUND = 1e-2  # relative distance of bf16 results
@@ -44,10 +44,9 @@ def measure(m, heads, kv_heads, head_dim, causal, device, args):
 
     ours = {"sequential": LIBRARY if args.cpu else "sequential", "shingle": LIBRARY if args.cpu else PREDICTED}
     runs = {name: by(choice) for name, choice in ours.items()} | {"alone": alone}
-    reference = by(LIBRARY)().float()
+    reference = by(LIBRARY)()
     for name in ours:
-        error = ((runs[name]().float() - reference).norm() / reference.norm()).item()
-        assert error <= BOUND, (m, heads, name, error)
+        require_close(runs[name](), reference, BOUND, (m, heads, name))
     times = sampled(runs, args)
     sequential, shingle, bare = (times[name]["median_us"] for name in runs)
     return {"m": m, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "causal": causal, "world": world,
@@ -59,21 +58,9 @@ def main():
     parser.add_argument("--tokens", type=int, nargs="+", default=[8192, 16384, 32768, 65536], help="of a rank")
     parser.add_argument("--heads", nargs="+", default=["64/8/128/causal", "48/48/128/full"],
                         help="heads/kv_heads/head_dim, then causal or full")
-    parser.add_argument("--repeat", type=int, default=7)
-    parser.add_argument("--idle-ms", type=float, default=20)
-    parser.add_argument("--cpu", action="store_true", help="on CPU with gloo")
-    parser.add_argument("--json", help="file for the record")
-    args = parser.parse_args()
-    if args.cpu and args.json:
-        parser.error("--json: times on CPU are no record; leave out --json or --cpu")
-    if args.cpu:
-        dist.init_process_group("gloo")
-        rank, device = dist.get_rank(), torch.device("cpu")
-    else:
-        rank, world, _ = join()
-        device = torch.device("cuda", torch.cuda.current_device())
-        st.configure(max_m=world * max(args.tokens))
-    torch.manual_seed(rank + 1)
+    args = parsed(parser, repeat=7)
+    rank, device = join_on_any(args)
+    st.configure(max_m=dist.get_world_size() * max(args.tokens))
     rows = []
     for sizes in args.heads:
         *counts, mask = sizes.split("/")
@@ -81,9 +68,7 @@ def main():
             row = measure(dist.get_world_size() * tokens, *map(int, counts), mask == "causal", device, args)
             rows.append(row)
             if rank == 0:
-                times = ", ".join(f"{name} {at['median_us'] / 1e3:.2f} ms" for name, at in row.items()
-                                  if isinstance(at, dict))
-                print(f"{tokens} tokens a rank, {sizes}: {times}; hidden {row['hidden']:.2f}", flush=True)
+                print(f"{tokens} tokens a rank, {sizes}: {times_of(row)}; hidden {row['hidden']:.2f}", flush=True)
     if rank == 0 and args.json:
         write_record(args.json, rows, repeat=args.repeat, idle_ms=args.idle_ms)
     if not args.cpu:

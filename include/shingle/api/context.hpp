@@ -34,7 +34,7 @@ struct ContextOptions {
 /// Options of Context::declare().
 struct DeclareOptions {
   /// Mechanism and params; empty: ContextOptions::choose decides. The same problem may be declared several
-  /// times, each with others.
+  /// times, each with other params.
   std::optional<Params> params{};
   /// Every m of a call is a multiple of it. With a multiple of the ranks no shard is short, and sequential
   /// plans of collectives need no copies that make shards equal.
