@@ -58,6 +58,11 @@ std::int64_t end_of_real(const Costs& costs, const Step& step, std::int64_t firs
   return enough;
 }
 
+/// True if a step is right behind a pass.
+bool follows_pass(const Lane& lane, std::size_t step) {
+  return step > 0 && std::holds_alternative<Elementwise>(lane.steps[step - 1]);
+}
+
 bool leaves(const Placement& at, Index rank, int world) {
   return std::ranges::any_of(ranks_of(at, world), [&](std::int32_t other) { return other != rank; });
 }
@@ -93,9 +98,10 @@ Index Simulation::pass_of(const LaneState& lane, const Step& step) {
 bool Simulation::compute(LaneState& lane, const Step& step) {
   const auto* gemm = std::get_if<Gemm>(&step);
   const Launch* const kernel = launch_of(lane);
-  const bool delivers = kernel && kernel->kind == LaunchKind::delivery;  // launched with its first step
-  const double launch_us =
-      delivers || (gemm == nullptr && may_start_early(lane, lane.step)) ? 0 : machine_.launch_us;
+  const bool delivers = kernel && kernel->kind == LaunchKind::delivery;
+  double launch_us = gemm == nullptr && may_start_early(lane, lane.step) ? 0 : machine_.launch_us;
+  if (delivers)  // its steps are one kernel, launched with the first one
+    launch_us = follows_pass(lane_plan(lane), lane.step) ? machine_.pass_us : 0;
   const double begins_us = launch_us + (gemm && !Costs::is_library(*gemm) ? machine_.hooked_us : 0);
   if (!has_parts(lane) && !delayed(lane, noisy(begins_us))) return false;
   if (lane.job == none) {
@@ -120,7 +126,8 @@ bool Simulation::compute(LaneState& lane, const Step& step) {
     claim(index);
   }
   if (!job.over) return false;
-  if (machine_.sync_us > 0 && blocked(lane)) return false;  // a kernel ends when its stores have arrived
+  // A kernel ends when its stores have arrived. No pass of a delivery waits for those of the pass before it.
+  if (machine_.sync_us > 0 && !delivers && blocked(lane)) return false;
   lane.cause = job.cause;
   lane.job = none;
   job.spans.clear();

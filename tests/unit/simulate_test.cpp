@@ -362,6 +362,20 @@ TEST(Simulate, AllWorkersShareFlaggedTiles) {
   EXPECT_LE(time(plan, gpu) - free, 1.4 * all_workers);
 }
 
+TEST(Simulate, FurtherPassesOfADeliveryHaveATimeOfTheirOwn) {
+  Machine gpu = machine();
+  gpu.sync_us = 1e-9;
+  const auto longer_us = [&](int world, double pass_us) {
+    const Plan plan = plan_low_latency(problem(Op::gemm_reducescatter, world), gpu, {}).value();
+    Machine slow = gpu;
+    slow.pass_us = pass_us;
+    return time(plan, slow) - time(plan, gpu);
+  };
+  // Three pushes and a sum, which awaits what the third push of another rank stores.
+  EXPECT_NEAR(longer_us(4, 100), 3 * 100, 2 * gemm_us);
+  EXPECT_GT(longer_us(4, 100), longer_us(3, 100));
+}
+
 /// What several ranks get, a worker of a GPU stores to each of them.
 TEST(Simulate, APassStoresToEachOfItsRanks) {
   Machine gpu = machine();

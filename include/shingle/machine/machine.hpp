@@ -117,6 +117,8 @@ struct Machine {
   double signal_us = 0;     ///< from an add to a count to the step that awaits it
   double sync_us = 0;  ///< cost of consecutive awaits and notifies in a lane, if they are a kernel (GPUs); 0:
                        ///< they are none, and cost nothing beyond signal_us
+  double pass_us = 0;  ///< each pass beyond the first of a delivery, which is one kernel (GPUs): from the end
+                       ///< of the pass before it to its first items
   bool early_kernels = false;  ///< a step may start before the step in front of it ends, unless it reads that
                                ///< step's output (GPUs: programmatic dependent launch)
   double lone_latency = 0;  ///< added latency of a collective that does not directly follow another one, as
