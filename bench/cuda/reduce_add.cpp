@@ -21,6 +21,8 @@ using namespace shingle::cuda;
 namespace {
 
 constexpr std::int64_t element = 2;  // bf16
+constexpr std::pair<Send, const char*> ways[] = {
+    {Send::store, "staging"}, {Send::add, "reduce-add"}, {Send::add_bulk, "by TMA"}};
 
 struct Rank {
   Rank(int number, int world, std::int64_t shard)
@@ -56,7 +58,8 @@ class Exchange {
     double sent_us = 0, all_us = 0;  ///< remote part, and everything; maximum over ranks
   };
   /// Poisons staging and sums before the run.
-  Times run(bool adds, int ctas) {
+  Times run(Send way, int ctas) {
+    const bool adds = way != Send::store;
     const int world = static_cast<int>(ranks_.size());
     for (int r = 0; r < world; ++r) {
       const DeviceGuard guard(r);
@@ -85,7 +88,7 @@ class Exchange {
       else
         rank.begin.record(rank.stream.get());
       const auto send = [&](int first, int steps) {
-        check(launch_send(rank.products.get(), to, {world, first, steps}, shard_, adds, ctas,
+        check(launch_send(rank.products.get(), to, {world, first, steps}, shard_, way, ctas,
                           rank.stream.get()),
               "launch_send");
       };
@@ -182,20 +185,19 @@ int main(int argc, char** argv) {
              cols, repeat, "CTAs", "way", "sent us", "GB/s", "all us", "error rel. rms", "not nearest");
   Exchange exchange(world, rows, cols);
   for (const int count : ctas)
-    for (const bool adds : {false, true}) {
+    for (const auto& [way, name] : ways) {
       bench::Samples sent, all;
-      exchange.run(adds, count);
+      exchange.run(way, count);
       for (int i = 0; i < repeat; ++i) {
-        const Exchange::Times times = exchange.run(adds, count);
+        const Exchange::Times times = exchange.run(way, count);
         sent.us.push_back(times.sent_us), all.us.push_back(times.all_us);
       }
       const Exchange::Error error = exchange.error();
       const double gbps = exchange.bytes_sent() / sent.median() * 1e-3;
-      const char* const way = adds ? "reduce-add" : "staging";
-      fmt::print("{:>5} {:<11} {:>9.1f} {:>7.1f} {:>9.1f} {:>14.2e} {:>11.1f}%\n", count, way, sent.median(),
+      fmt::print("{:>5} {:<11} {:>9.1f} {:>7.1f} {:>9.1f} {:>14.2e} {:>11.1f}%\n", count, name, sent.median(),
                  gbps, all.median(), error.relative, 100 * error.not_nearest);
       record["rows"].push_back({{"ctas", count},
-                                {"way", way},
+                                {"way", name},
                                 {"world", world},
                                 {"sent", sent.json()},
                                 {"all", all.json()},
