@@ -88,9 +88,9 @@ class Exchange {
       else
         rank.begin.record(rank.stream.get());
       const auto send = [&](int first, int steps) {
-        check(launch_send(rank.products.get(), to, {world, first, steps}, shard_, way, ctas,
-                          rank.stream.get()),
-              "launch_send");
+        check(
+            launch_send(rank.products.get(), to, {world, first, steps}, shard_, way, ctas, rank.stream.get()),
+            "launch_send");
       };
       rank.sending.record(rank.stream.get());
       send((r + 1) % world, world - 1);

@@ -8,8 +8,8 @@ namespace shingle::cuda {
 namespace {
 
 constexpr int threads = 512;
-constexpr int per_chunk = 8;  // elements in 16 bytes
-constexpr int batch = 4;      // chunks of a thread in flight together
+constexpr int per_chunk = 8;                                    // elements in 16 bytes
+constexpr int batch = 4;                                        // chunks of a thread in flight together
 constexpr int row_chunks = 32, bulk_chunks = 128 * row_chunks;  // by TMA: a tile's row, 128 rows
 
 __global__ void __launch_bounds__(threads)
