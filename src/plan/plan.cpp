@@ -63,8 +63,8 @@ constexpr Names<Mechanism, mechanism_count> mechanisms{{{Mechanism::sequential, 
 /// True if every row lies on a rank of its own: the owner or the destination.
 bool spreads_by_row(const Placement& at) {
   const auto* const routed = std::get_if<placement::Routed>(&at.form);
-  const auto* const owners = std::get_if<placement::Owners>(&at.form);
-  return (owners != nullptr && !owners->kept) || std::holds_alternative<placement::Returned>(at.form) ||
+  return std::holds_alternative<placement::Owners>(at.form) ||
+         std::holds_alternative<placement::Returned>(at.form) ||
          (routed != nullptr && routed->dest < 0 && !routed->one_rank);
 }
 

@@ -293,26 +293,6 @@ TEST(Placement, OwnersGetTheirRowsOfTheWhole) {
   }
 }
 
-TEST(Placement, OwnersRowsMayStay) {
-  Dice dice(13);
-  for (int i = 0; i < 200; ++i) {
-    const auto world = static_cast<std::int32_t>(dice.size(1, 6));
-    const std::int64_t m = dice.size(1, 60), shard = ceil_div(m, world), pitch = shard + dice.size(0, 5);
-    const TileGrid grid = random_grid(dice, world * pitch).grid;
-    const std::int32_t rank = world - 1;
-    const Placement at{{0, rank, 7, m, 2, grid.cols},
-                       placement::Owners{{world, shard, shard, shard, 0, m, pitch}, true}};
-    const Stored rows = stored(at, grid, nullptr);
-    for (std::int64_t v = 0; v < grid.rows; ++v) {
-      const std::int64_t row = v / pitch * shard + v % pitch;
-      const bool real = v % pitch < shard && row < m;
-      ASSERT_EQ(rows.count(v), real ? 1u : 0u) << v;
-      if (real) EXPECT_EQ(rows.at(v)[0], std::tuple(rank, 7 + row, std::int64_t{2}));
-    }
-    EXPECT_EQ(ranks_of(at, world), std::vector{rank});
-  }
-}
-
 TEST(Placement, SeveralRanksGetTheSame) {
   Dice dice(12);
   const TileGrid grid = random_grid(dice, 20).grid;

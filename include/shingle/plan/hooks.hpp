@@ -69,8 +69,7 @@ struct Returned {
 /// Ranks share a matrix, `rows.stride` rows each: row R = rows(v) lies on rank R / stride at row R mod
 /// stride. Columns stay.
 struct Owners {
-  RowMap rows{};      ///< virtual row of the grid → row of the shared matrix
-  bool kept = false;  ///< true: rows stay on the slice's rank, row R at row R, for others to move
+  RowMap rows{};  ///< virtual row of the grid → row of the shared matrix
   bool operator==(const Owners&) const = default;
 };
 

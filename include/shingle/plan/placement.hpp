@@ -103,8 +103,7 @@ class Expansion {
       while (run.matrix_row >= 0 && run.rows > 0) {
         const std::int64_t owner = run.matrix_row / at.rows.stride, local = run.matrix_row % at.rows.stride;
         const std::int64_t rows = smaller(run.rows, at.rows.stride - local);
-        place(run.virtual_row - tile_.row, rows, at.kept ? run.matrix_row : local, tile_.col,
-              at.kept ? slice_.rank : static_cast<std::int32_t>(owner));
+        place(run.virtual_row - tile_.row, rows, local, tile_.col, static_cast<std::int32_t>(owner));
         run = {run.virtual_row + rows, run.matrix_row + rows, run.rows - rows};
       }
     });

@@ -52,7 +52,6 @@ void fields(auto& f, Is<placement::Indexed> auto& p) {
 
 void fields(auto& f, Is<placement::Owners> auto& p) {
   f.optional("rows", p.rows);
-  f.optional("kept", p.kept);
 }
 
 void fields(auto& f, Is<Placement> auto& p) {

@@ -226,8 +226,8 @@ class Describer {
     return at + ", each row on its source";
   }
   static std::string placed(const std::string& at, const placement::Indexed&) { return at + " by an index"; }
-  static std::string placed(const std::string& at, const placement::Owners& p) {
-    return p.kept ? at + ", by owner" : fmt::format("{} of every row's owner", at);
+  static std::string placed(const std::string& at, const placement::Owners&) {
+    return fmt::format("{} of every row's owner", at);
   }
 
   std::string epilogue(const Epilogue& e) const {

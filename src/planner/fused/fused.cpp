@@ -67,12 +67,6 @@ std::optional<Reason> unserved_by_fused(const Problem& p, const Machine& machine
         fmt::format("{} of {} workers beside the GEMM leave none for it", params.helpers, machine.workers)};
   if (params.comm_order == CommOrder::same && p.traits().shards_a())
     return Reason{"comm-order = same is for sums; a gather takes ring, reverse or interleaved"};
-  if (planner::engines_move_parts(p, params)) {
-    if (params.one_shot) return Reason{"mover = copy-engine moves parts to their owners; one shot has none"};
-    if (planner::ShardTiles::together(p, p.n, machine, params, planner::ShardTiles::Bands::of_any))
-      return Reason{fmt::format(
-          "mover = copy-engine: a tile has rows of all ranks, as M = {} rows fit one: use store", p.m)};
-  }
   if (params.comm_rows < 0) return Reason{"a communication tile has at least one row"};
   if (params.one_shot && p.op != Op::gemm_allreduce) return Reason{"one-shot is for gemm+allreduce only"};
   if (params.sums != SumsIn::automatic && (!p.traits().reduces() || p.traits().grouped))
@@ -326,10 +320,8 @@ FusedParams choose(const Problem& p, const Machine& machine, const FusedParams& 
     };
     chosen.one_shot = params.one_shot ||
                       (p.op == Op::gemm_allreduce && !asked && params.sums != SumsIn::epilogue &&
-                       !planner::engines_move_parts(p, params) &&
                        one_shot_is_faster(p, machine, params, product, where_to_sum() == SumsIn::epilogue));
     chosen.sums = where_to_sum();
-    if (planner::engines_move_parts(p, params) && !chosen.one_shot) chosen.mover = Mover::copy_engine;
     const bool for_all = p.op == Op::gemm_allreduce && !chosen.one_shot, bound = bound_by_links(),
                in_epilogue = chosen.sums == SumsIn::epilogue;
     chosen.comm_order = order_of_sums(params, chosen.one_shot, in_epilogue, bound);

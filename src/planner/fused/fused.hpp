@@ -13,12 +13,6 @@ class FusedBuilder : public ParamBuilder<FusedParams> {
   std::int32_t helpers() const { return larger(params().helpers, 0); }
 };
 
-/// True if copy engines move the parts of sums to their owners.
-inline bool engines_move_parts(const Problem& problem, const FusedParams& params) {
-  const OperatorTraits traits = problem.traits();
-  return params.mover == Mover::copy_engine && traits.reduces() && !traits.grouped && !traits.shards_a();
-}
-
 /// gemm+reducescatter and gemm+allreduce: tiles are stored directly to the staging buffer of the rank that
 /// sums them. `ends_with_own`: the last wave of tiles belongs to the rank itself.
 void fuse_reduction(FusedBuilder& build, const Machine& machine, bool ends_with_own);

@@ -5,10 +5,6 @@
 // products then need no staging, or in a pass. A pass sums in rank order; a few workers run it beside the
 // GEMM, and all workers after it, from one work queue.
 //
-// Instead, copy engines may move parts: the GEMM stores them in its rank's memory, and each band is copied
-// when it is complete. Links are then as busy as engines make them, and the GEMM's loads wait for no remote
-// stores.
-//
 // For allreduce, the owner of a band stores its sums on every rank. In one shot, every rank sums all rows. If
 // ranks cannot access each other's output, sums go to an internal buffer. From there they are copied to the
 // output, band by band. An epilogue stores the owner's sums to its output as well, so that only those of the
@@ -109,9 +105,9 @@ TileNotify count_tiles(std::int32_t counter, std::vector<std::int32_t> ranks, st
   return notify;
 }
 
-std::int32_t staging_buffer(FusedBuilder& build, std::int64_t rows, std::string name = "staging") {
-  return build.typed_buffer(std::move(name), build.params().stage_fp32 ? DType::f32 : build.problem().dtype,
-                            rows, build.problem().n);
+std::int32_t staging_buffer(FusedBuilder& build, std::int64_t rows) {
+  return build.typed_buffer("staging", build.params().stage_fp32 ? DType::f32 : build.problem().dtype, rows,
+                            build.problem().n);
 }
 
 /// All ranks, from `first` on, so that ranks which store to all do not store to the same one at a time.
@@ -128,15 +124,8 @@ ShardSums::ShardSums(FusedBuilder& build, const ShardTiles& tiles) : build_(buil
   gathers_ = p.op == Op::gemm_allreduce;
   in_epilogue_ = build.params().sums == SumsIn::epilogue;
   shard_ = p.shard_rows();
-  by_engine_ = engines_move_parts(p, build.params());
   staging_ = staging_buffer(build, p.world * shard_);
-  if (by_engine_) {
-    parts_of_all_ = staging_buffer(build, p.m, "parts");
-    computed_ = build.counter("computed", p.world * tiles.bands);
-    stored_ = build.counter("stored", p.world * tiles.bands, CounterKind::set);
-  } else {
-    stored_ = build.counter("stored", tiles.bands * (in_epilogue_ ? tiles.turns() : 1));
-  }
+  stored_ = build.counter("stored", tiles.bands * (in_epilogue_ ? tiles.turns() : 1));
   const bool finishes = build.row_wise_finishing();
   fills_ = gathers_ && build.params().unregistered && !finishes;
   sums_ = finishes || fills_ ? build.buffer("sums", gathers_ ? p.m : shard_, p.n) : build.out;
@@ -161,64 +150,11 @@ void ShardSums::multiply(int rank, const Slice& a) const {
   Gemm gemm = build_.gemm(rank, tiles_.grid(first(rank)), tiles_.rows(),
                           {build_.rows(staging_, rank, rank * shard_, shard_), placement::Owners{rows}});
   gemm.a = a;
-  if (by_engine_) gemm.out = {build_.all(parts_of_all_, rank), placement::Owners{rows, true}};
-  gemm.notify.push_back(by_engine_  ? computed_by_shards(rank)
-                        : by_shards ? stored_by_shards(rank)
-                                    : TileNotify{stored_, everyone(world, rank), tiles_.ends()});
+  gemm.notify.push_back(by_shards ? stored_by_shards(rank)
+                                  : TileNotify{stored_, everyone(world, rank), tiles_.ends()});
   if (in_epilogue_) sum_in_epilogue(rank, gemm);
-  // A copy lane's waits are kernels: one worker is left to them.
-  const std::int32_t beside = larger(build_.helpers(), by_engine_ && build_.workers() > 1 ? 1 : 0);
-  gemm.resources = {1, build_.workers() - beside};
+  gemm.resources = {1, build_.workers() - build_.helpers()};
   build_.step(rank, compute_lane, std::move(gemm));
-}
-
-void ShardSums::send(const Handshake& handshake, int rank) const {
-  if (!by_engine_) return;
-  // Two lanes take bands in turn: one waits and starts a copy while the other's copy is under way.
-  std::vector<std::int32_t> lanes;
-  for (const char* const name : {"copy", "copy 2"}) {
-    lanes.push_back(build_.lane(rank, LaneKind::copy, name));
-    handshake.await_all(build_, rank, lanes.back());
-  }
-  std::size_t next = 0;
-  for (int place = 0; place < build_.world(); ++place) {
-    const int owner = (first(rank) + place) % build_.world();
-    for (std::int64_t band = 0; owner != rank && band < tiles_.bands; ++band) {
-      const std::int64_t count = rows_of_band(owner, band), begin = band * tiles_.band_rows;
-      if (count == 0) continue;
-      const std::int32_t lane = lanes[next++ % lanes.size()];
-      build_.await(rank, lane, computed_, entry(owner, band), tiles_.tiles_in(band));
-      build_.step(rank, lane,
-                  Copy{build_.rows(parts_of_all_, rank, owner * shard_ + begin, count),
-                       build_.rows(staging_, owner, rank * shard_ + begin, count)});
-      build_.step(rank, lane, Notify{{stored_, owner, entry(rank, band)}, 1});
-    }
-  }
-}
-
-TileNotify ShardSums::computed_by_shards(int rank) const {
-  TileNotify notify{computed_, {rank}, tiles_.ends()};
-  for (const ShardTiles::Run& run : tiles_.runs()) {
-    const int owner = (first(rank) + run.place) % build_.world();
-    notify.entries.push_back(in_epilogue_ && owner == rank ? -1 : entry(owner, run.band));
-  }
-  return notify;
-}
-
-std::vector<TileGate> ShardSums::gates_of_copies(int rank, const std::vector<std::int64_t>& ends,
-                                                 const std::vector<std::int64_t>& bands,
-                                                 bool of_parts) const {
-  std::vector<TileGate> gates;
-  for (int source = 0; source < build_.world(); ++source) {
-    if (source == rank) continue;
-    TileGate gate{stored_, ends, {}, {}, of_parts};
-    for (const std::int64_t band : bands) {
-      gate.entries.push_back(entry(source, larger(band, std::int64_t{0})));
-      gate.targets.push_back(band >= 0 && rows_of_band(rank, band) > 0 ? 1 : 0);
-    }
-    gates.push_back(std::move(gate));
-  }
-  return gates;
 }
 
 TileNotify ShardSums::stored_by_shards(int rank) const {
@@ -256,14 +192,12 @@ void ShardSums::sum_in_epilogue(int rank, Gemm& gemm) const {
     if (gemm.epilogue.bias) gemm.bias = build_.all(build_.bias, rank);
   }
   TileGate parts{stored_, tiles_.ends(), {}, {}, true};
-  std::vector<std::int64_t> awaited;  // by run: the own band, -1: none
   TileNotify summed{summed_, std::move(told), tiles_.ends()};
   TileNotify& stored = gemm.notify.front();
   std::size_t group = 0;
   for (const ShardTiles::Run& run : tiles_.runs()) {
     const bool own = (first(rank) + run.place) % world == rank;
     const auto others = static_cast<std::uint32_t>(world - 1);
-    awaited.push_back(own ? run.band : -1);
     parts.entries.push_back(stored_entry(run));
     parts.targets.push_back(own ? others * tiles_.tiles_in(run.band, run.turn) : 0);
     if (own) stored.entries[group] = -1;
@@ -271,10 +205,7 @@ void ShardSums::sum_in_epilogue(int rank, Gemm& gemm) const {
                                  : -1);
     ++group;
   }
-  if (by_engine_)
-    gemm.gates = gates_of_copies(rank, parts.ends, awaited, true);
-  else
-    gemm.gates.push_back(std::move(parts));
+  gemm.gates.push_back(std::move(parts));
   if (summed_ >= 0) gemm.notify.push_back(std::move(summed));
 }
 
@@ -307,20 +238,6 @@ void ShardSums::sum_in_pass(int rank) const {
   if (gathers_) form.ranks = everyone(p.world, rank);
   Placement to{build_.rows(sums_, rank, gathers_ ? smaller(rank * shard_, p.m) : 0, rows), std::move(form)};
   Elementwise pass = sum_pass(build_, tiles_, {staging_, shard_, stored_}, rank, rows, std::move(to));
-  if (by_engine_) {
-    const std::vector<std::int64_t> of_bands = pass.gates.front().ends;
-    std::vector<std::int64_t> bands;
-    TileGate own{computed_, of_bands, {}};
-    for (std::int64_t band = 0; band < tiles_.bands; ++band) {
-      bands.push_back(band);
-      own.entries.push_back(entry(rank, band));
-      own.targets.push_back(tiles_.tiles_in(band));
-    }
-    pass.gates = gates_of_copies(rank, of_bands, bands, false);
-    pass.gates.push_back(std::move(own));
-    pass.from[static_cast<std::size_t>(rank)] =
-        Builder::in_place(build_.rows(parts_of_all_, rank, smaller(rank * shard_, p.m), rows));
-  }
   const std::vector<std::int64_t> ends =
       fills_ ? pass.gates.front().ends : std::vector{pass.grid.positions()};
   if (summed_ >= 0)
@@ -422,23 +339,19 @@ void fuse_reduction(FusedBuilder& build, const Machine& machine, bool ends_with_
     in_one_shot(build, machine);
   } else {
     const Problem& p = build.problem();
-    // Copy engines move whole rows.
-    const auto bands =
-        engines_move_parts(p, build.params()) ? ShardTiles::Bands::of_rows : ShardTiles::Bands::of_any;
+    constexpr auto bands = ShardTiles::Bands::of_any;
     const auto together = ShardTiles::together(p, p.n, machine, build.params(), bands);
     ShardTiles tiles = together ? *together : ShardTiles(p.world, p.m, p.n, machine, build.params(), bands);
     if (ends_with_own) tiles.stretch_to(build.workers() - build.helpers());
     const ShardSums sums(build, tiles);
-    const bool stores = bands == ShardTiles::Bands::of_any || p.op == Op::gemm_allreduce;  // to other ranks
     const bool attends = p.traits().attends;
     const std::int32_t attended = attends ? build.buffer("attended", p.m, p.k) : -1;
     const Handshake handshake(build);
     for (int r = 0; r < build.world(); ++r) {
       const Slice a = build.all(attends ? attended : build.a, r);
       if (attends) build.step(r, compute_lane, build.attend(r, 0, p.m, a));
-      if (stores) handshake.await_all(build, r, compute_lane);
+      handshake.await_all(build, r, compute_lane);
       sums.multiply(r, a);
-      sums.send(handshake, r);
       sums.sum(r);
     }
   }

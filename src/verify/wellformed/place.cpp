@@ -222,7 +222,6 @@ void StepCheck::placed(const Field& field, const Slice& s, const placement::Owne
   const std::int64_t all = p.rows.stride * plan_.world();
   row_map(field.at("rows"), p.rows, g.rows, all);
   const std::int64_t rows = smaller(p.rows.limit, all);
-  if (p.kept) return reaches(field.at("slice"), s, s.rank, rows);
   for (int r = 0; r < plan_.world(); ++r)
     reaches(field.at("slice"), s, r, smaller(larger(rows - r * p.rows.stride, 0), p.rows.stride));
 }
