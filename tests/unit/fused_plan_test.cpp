@@ -2,13 +2,16 @@
 // where it waits for nobody.
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <set>
 
 #include "backend/remote.hpp"
 #include "fused_plans.hpp"
+#include "shingle/machine/profile.hpp"
 #include "shingle/plan/placement.hpp"
 #include "shingle/verify/verify.hpp"
 #include "support/plan_edit.hpp"
+#include "workload/routing_patterns.hpp"
 
 namespace shingle::fused_plan_test {
 namespace {
@@ -298,6 +301,23 @@ TEST(FusedPlan, InfeasibleIsAReason) {
   EXPECT_NE(reason(good, machine(4), {.helpers = 4}).find("leave none"), std::string::npos);
   EXPECT_NE(reason(good, machine(4), {.one_shot = true}).find("gemm+allreduce"), std::string::npos);
   EXPECT_FALSE(reason(problem(Op::allgather_gemm, 4, 64), machine(4), {.comm_rows = -1}).empty());
+}
+
+TEST(FusedPlan, TokensOfSlicedExpertsAreSortedFirstWhereLinksAreFast) {
+  Machine gpus = machine_from_spec("h200x8");
+  Problem p{.op = Op::moe_tp, .world = 2, .m = 4096, .n = 4096, .k = 4096, .dtype = DType::bf16};
+  p.inner = 7168;
+  p.experts = {.count = 8, .topk = 2};
+  p.routing = std::make_shared<Routing>(
+      make_topk_routing(RoutingPattern::balanced, 2, {p.m, p.m}, p.experts, 1, ExpertSplit::by_slice));
+  const FusedParams fast = chosen(plan_fused(p, gpus, {}).value());
+  EXPECT_EQ(fast.mover, Mover::store);
+  EXPECT_EQ(fast.helpers, FusedParams::no_helpers);
+  EXPECT_GT(chosen(plan_fused(p, gpus, {.helpers = 8}).value()).helpers, 0) << "as asked";
+  gpus.link.gbps = 10;
+  const FusedParams slow = chosen(plan_fused(p, gpus, {}).value());
+  EXPECT_EQ(slow.mover, Mover::automatic) << "by copy engines";
+  EXPECT_GT(slow.helpers, 0) << "the product hides the exchange";
 }
 
 }  // namespace
