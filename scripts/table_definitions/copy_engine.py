@@ -9,7 +9,8 @@ def fastest_copies(record, op, count):
 
 
 @table("copy-engine-2", "h200x2/copy_engine")
-def copy_engine_2(record):
+@table("copy-engine-4", "h200x4/copy_engine")
+def copy_engine(record):
     """Microseconds of NCCL, then of the fastest variant. Last line: the rate of an all-gather by engines."""
     sizes = [2**16, 2**20, 2**22, 2**24, 2**26, 2**28, 2**30, 2**32]
     rows = []
@@ -32,6 +33,7 @@ def copy_engine_beside(record):
 
 
 @table("copy-engine-energy", "h200x2/copy_engine_energy")
+@table("copy-engine-energy-4", "h200x4/copy_engine_energy")
 def copy_engine_energy(record):
     """mJ in all, and beyond idle, by size."""
     sizes, rows = values_of(record, "bytes"), []

@@ -28,6 +28,8 @@ def grouped_mm(record):
 
 
 @table("experts", "h200x2/experts")
+@table("experts-4", "h200x4/experts")
+@table("sliced-experts", "h200x2/experts_sliced")
 def experts(record):
     """Times in PyTorch and by two mechanisms in microseconds, and the speed-up of the faster one."""
     rows = []

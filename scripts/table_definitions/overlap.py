@@ -67,6 +67,16 @@ def cuda_auto(record):
     return ["M", "speed-up", "least", "`sequential`"], rows
 
 
+@table("cuda-auto-4-gpt3", "h200x4/suite_gpt3")
+def cuda_auto_by_operator(record):
+    """Geometric mean of the speed-ups of `auto` by operator and M, and its least."""
+    sizes, rows = values_of(record, "m"), []
+    for op in values_of(record, "op"):
+        of = {m: [speedup(row) for row in pick(record, contender="auto", op=op, m=m)] for m in sizes}
+        rows.append([op, *(f"{geomean(of[m]):.2f}" for m in sizes), f"{min(sum(of.values(), [])):.2f}"])
+    return ["", *(f"M = {m}" for m in sizes), "least"], rows
+
+
 @table("cuda-auto-choices", "h200x2/suite")
 def cuda_auto_choices(record):
     """The mechanisms that `auto` chose, by operator and M, in the order of the layers."""
@@ -154,6 +164,18 @@ def fused_unregistered_2(record):
     for name, contender in ours.items():
         rows += [line(name, contender, "median_us"), line(f"{name}, predicted", contender, "predicted_us")]
     return ["", f"M = {sizes[0]}", *sizes[1:]], rows
+
+
+@table("reduce-add-2", "h200x2/reduce_add")
+def reduce_add_2(record):
+    """Time to store or add the other rank's shard, then until all sums are there, in microseconds."""
+    ways = {"staging": "staged, then summed", "reduce-add": "added", "by TMA": "added by TMA"}
+    counts = values_of(record, "ctas")
+    return ["", *(f"{count} CTAs" for count in counts)], [
+        [name, *(", ".join(f"{us(one(record, timed=timed, ctas=count, way=way)):.0f}" for timed in ("sent", "all"))
+                 for count in counts)]
+        for way, name in ways.items()
+    ]  # fmt: skip
 
 
 def hidden(row):

@@ -93,7 +93,7 @@ def fused(record):
     yield "Overlap efficiency", "`fused`, two ranks, M from 1024 on", "37% to 93% (H800)", shares(*map(hidden, rows))
 
 
-def engines(record):
+def engines(record, ranks="two"):
     """Speed of engines over NCCL: parallel copies, and the best of all, below and above 32 MB."""
     for op, slower, faster in (("allgather", "4.5x", "1.14x"), ("alltoall", "2.5x", "1.18x")):
         below, above, best = [], [], []
@@ -106,7 +106,7 @@ def engines(record):
                 best.append(fastest / nccl)
             elif int(count) > 2**25:
                 above.append(nccl / pcpy)
-        name, place = f"{op}, two ranks", "Figs. 13 and 14"
+        name, place = f"{op}, {ranks} ranks", "Figs. 13 and 14"
         yield place, f"{name}, pcpy over NCCL's time, below 32 MB", slower, times(geomean(below))
         yield place, f"{name}, the best over NCCL's time, below 32 MB", "1.3x" if op == "allgather" else "0.83x", times(
             geomean(best)
@@ -114,7 +114,7 @@ def engines(record):
         yield place, f"{name}, speed of pcpy over NCCL's, above 32 MB", faster, times(geomean(above))
 
 
-def energy(record):
+def energy(record, ranks="two"):
     for op in ("allgather", "alltoall"):
         saved = {"watts_each": [], "mj": []}
         for count in values_of(record, "bytes", op=op):
@@ -122,7 +122,7 @@ def energy(record):
             ours = next(row for row in pick(record, op=op, bytes=count) if row is not nccl)
             for key, found in saved.items():
                 found.append(1 - float(ours[key]) / float(nccl[key]))
-        what = f"{op}, 16 MB to 1 GB, below NCCL's"
+        what = f"{op}, {ranks} ranks, 16 MB to 1 GB, below NCCL's"
         yield "Fig. 15", f"power of {what}", "32%" if op == "allgather" else "-", shares(*saved["watts_each"])
         yield "Fig. 15", f"energy of {what}", "-", shares(*saved["mj"])
 
@@ -172,7 +172,9 @@ PAPERS = {
         ["dma"],
         [
             ("h200x2/copy_engine", engines),
+            ("h200x4/copy_engine", functools.partial(engines, ranks="four")),
             ("h200x2/copy_engine_energy", energy),
+            ("h200x4/copy_engine_energy", functools.partial(energy, ranks="four")),
             ("h200x2/gather_between", gather_between),
             ("h200x4/gather_between", functools.partial(gather_between, gpus="four")),
         ],

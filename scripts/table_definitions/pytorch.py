@@ -98,6 +98,7 @@ def torch_layers(record, normed):
 
 @table("torch-layers-4", "h200x4/torch_layers")
 @table("torch-layers-training", "h200x2/torch_layers_training")
+@table("torch-layers-training-4", "h200x4/torch_layers_training")
 def torch_layers_of_one_model(record):
     sizes = values_of(record, "m")
     return ["", *(f"M = {m}" for m in sizes)], [
