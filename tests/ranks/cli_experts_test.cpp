@@ -70,6 +70,8 @@ TEST_F(Cli, RefusesExpertsThatDoNotFit) {
   expect_refused("run --op moe-tp --inner 8 --m 4 --n 24 --k 16 --experts 3 --topk 4 --world 2", "4");
   expect_refused("run --op moe-tp --inner 8 --m 4 --n 24 --k 16 --experts 5 --capacity 2 --world 2",
                  "capacity = 2, but moe-tp needs a routing of the host");
+  for (const std::string flag : {"--experts 4", "--topk 2", "--capacity 8"})
+    expect_refused("plan --model mixtral-8x7b --tp 2 --tokens 64 " + flag, "--model excludes --");
   expect_refused("run --a a.npy --b b.npy --op allgather+grouped-gemm --experts 5",
                  "need an operator with one GEMM");
 }

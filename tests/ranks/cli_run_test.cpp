@@ -66,6 +66,15 @@ TEST_F(Cli, RoutesTokensOnTheDevice) {
            rows("--mechanism sequential,chunked,signal,fused --capacity 20 --routing " + routing + " --op " +
                 op + " " + (op == "moe" ? sizes : sizes.substr(0, sizes.find("--inner")) + "--world 2 ")))
         EXPECT_EQ(row.at("verified"), true) << op << " " << routing;
+  // All 60 tokens of each rank choose one expert, which has 20 slots for each rank.
+  const json full = rows("--op moe --mechanism fused --capacity 20 --routing all-to-one " + sizes)[0];
+  EXPECT_GE(full.at("dropped").get<int>(), 2 * 40);
+  EXPECT_EQ(rows("--op moe --mechanism fused --capacity 60 --routing all-to-one " + sizes)[0].at("dropped"),
+            0);
+  EXPECT_FALSE(rows("--op moe --mechanism fused --routing all-to-one " + sizes)[0].contains("dropped"));
+  const Outcome text =
+      run("run --repeat 1 --op moe --mechanism fused --capacity 20 --routing all-to-one " + sizes);
+  EXPECT_THAT(text.out, HasSubstr(" of 240 choices found no slot (--capacity 20)"));
   const json ring = rows("--op moe --mechanism ring --capacity 20 " + sizes, 1)[0];
   EXPECT_THAT(ring.at("reason").get<std::string>(), HasSubstr("ring does not plan grouped products"));
 }

@@ -205,7 +205,7 @@ void add_problem_flags(CLI::App& app, ProblemFlags& flags) {
               [&](auto& t) { flags.row_block = extent(t); }));
   grouped(add(app, "--seed", "N", "Seed of the random inputs and routings",
               [&](auto& t) { flags.seed = parse_number<std::uint64_t>(t); }));
-  exclude(app, model, {group::problem, group::attention}, {"--dtype", "--seed"});
+  exclude(app, model, {group::problem, group::attention, group::experts}, {"--dtype", "--seed"});
 }
 
 void add_matrix_flags(CLI::App& app, MatrixFlags& flags) {

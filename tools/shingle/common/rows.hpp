@@ -53,7 +53,9 @@ struct Row {
   std::string reason{};            ///< why it did not run or did not pass
   std::optional<Chosen> choice{};  ///< why `auto` chose the mechanism
   std::string note{};              ///< as in Candidate
-  bool simulated = false;          ///< predicted instead of run, if it has a plan
+  /// With a capacity: choices of all ranks that found no slot, as checked; empty: there is none.
+  std::optional<std::int64_t> dropped{};
+  bool simulated = false;  ///< predicted instead of run, if it has a plan
 
   bool ran() const { return time.has_value(); }
 };

@@ -55,6 +55,7 @@ void add_results(const Row& row, ordered_json& object) {
   add_time(*row.time, row.time->overlapped_us, object);
   object["spread"] = row.time->spread;
   object["rounds"] = row.time->rounds;
+  if (row.dropped) object["dropped"] = *row.dropped;
   object["max_error"] = row.check.max_error;
   object["tolerance"] = row.check.tolerance;
 }

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "base/file.hpp"
+#include "check/slots.hpp"
 #include "shingle/commands.hpp"
 #include "shingle/common/page.hpp"
 #include "shingle/common/table.hpp"
@@ -103,6 +104,29 @@ int exit_code(const std::vector<Row>& rows) {
   return wrong || !any ? 1 : 0;
 }
 
+/// Choices of all ranks that find no slot; empty if the host routes.
+std::optional<std::int64_t> dropped_choices(const Inputs& inputs) {
+  const Problem& problem = inputs.problem();
+  if (!problem.has_slots()) return std::nullopt;
+  std::int64_t dropped = 0;
+  for (int rank = 0; rank < problem.world; ++rank) dropped += taken_choices(inputs, rank).full;
+  return dropped;
+}
+
+/// A line for each operator with a capacity.
+std::string dropped_text(const std::vector<Row>& rows, const std::vector<Job>& jobs) {
+  std::string text;
+  for (const Job& job : jobs) {
+    const auto row = std::ranges::find_if(
+        rows, [&](const Row& of) { return of.dropped && describe(of.named) == describe(job.named); });
+    if (row == rows.end()) continue;
+    const Problem& problem = job.named.problem;
+    text += fmt::format("dropped     {} of {} choices found no slot (--capacity {})\n", *row->dropped,
+                        problem.world * problem.m * problem.experts.topk, problem.experts.capacity);
+  }
+  return text;
+}
+
 /// Runs all jobs and prints their results.
 int run_jobs(World& world, const std::vector<Job>& jobs, const Own& own, const RunFlags& flags,
              const ProcessLaunch& launch) {
@@ -124,6 +148,7 @@ int run_jobs(World& world, const std::vector<Job>& jobs, const Own& own, const R
                      : random_inputs(job.named.problem, flags.what.seed, Values::normal, job.named.choices);
       const Inputs& inputs = own.inputs ? *own.inputs : *random;
       Executed one = execute(world, job, inputs, own.matrices ? &*own.matrices : nullptr, options, progress);
+      for (Row& row : one.rows) row.dropped = dropped_choices(inputs);
       std::ranges::move(one.rows, std::back_inserter(all.rows));
       std::ranges::move(one.baselines, std::back_inserter(all.baselines));
       std::ranges::move(one.overlapped, std::back_inserter(all.overlapped));
@@ -133,7 +158,8 @@ int run_jobs(World& world, const std::vector<Job>& jobs, const Own& own, const R
     if (flags.format == Format::json) {
       fmt::print("{}", to_json(all.rows));
     } else {
-      fmt::print("{}\n{}\n{}", head(world, flags, options.backend), to_table(all.rows), legend(all.rows));
+      fmt::print("{}\n{}\n{}{}", head(world, flags, options.backend), to_table(all.rows), legend(all.rows),
+                 dropped_text(all.rows, jobs));
       if (flags.timeline) {
         for (const Timeline& timeline : all.overlapped)
           fmt::print("\n{}", to_chart(timeline, 0, page_width()));
