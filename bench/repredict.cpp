@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <optional>
 
 #include "base/statistics.hpp"
@@ -15,6 +16,7 @@
 #include "shingle/bench/contenders.hpp"
 #include "shingle/machine/profile.hpp"
 #include "shingle/sim/simulate.hpp"
+#include "workload/routing_patterns.hpp"
 
 using namespace shingle;
 using bench::RecordRow, bench::Samples;
@@ -26,8 +28,8 @@ namespace {
 // mechanism.
 constexpr double most_median = 0.05, most_p90 = 0.15, most_by_mechanism = 0.1;
 
-/// The problem of a row. Records do not say whether B is transposed, or that tokens of a causal ring are in a
-/// zigzag; in bench/ it is always so.
+/// The problem of a row. Records do not say whether B is transposed, that tokens of a causal ring are in a
+/// zigzag, or that rows of an all-to-all are routed at random; in bench/ it is always so.
 Problem problem_of(const RecordRow& row) {
   const auto size = [&](const char* column) { return static_cast<std::int64_t>(row.number(column)); };
   Problem problem{.op = parse_op(row.text("op")), .world = static_cast<int>(size("world"))};
@@ -41,6 +43,10 @@ Problem problem_of(const RecordRow& row) {
                          .causal = row.text("causal") == "yes"};
     if (problem.op == Op::allgather_attention && problem.attention.causal)
       problem.row_order = RowOrder::zigzag;
+  }
+  if (problem.traits().routes() && !problem.traits().grouped) {
+    const std::vector<std::int64_t> rows(static_cast<std::size_t>(problem.world), problem.m);
+    problem.routing = std::make_shared<Routing>(make_routing(RoutingPattern::random, problem.world, rows, 0));
   }
   return problem;
 }
@@ -98,7 +104,7 @@ class Repredicted {
   void add(const RecordRow& row) {
     if (row.text("median_us").empty()) return;
     const Problem problem = problem_of(row);
-    const bool incomplete = problem.traits().routes() || problem.traits().chains();
+    const bool incomplete = problem.traits().grouped || problem.traits().chains();
     const std::optional<Plan> plan = incomplete ? std::nullopt : plan_of(row, problem, machine_);
     if (!plan) {
       ++left_out_;
@@ -118,7 +124,7 @@ class Repredicted {
                  100 * all.at("largest_error").get<double>(), 100 * all.at("mean_error").get<double>());
     }
     if (left_out_ > 0)
-      fmt::print("left out, because the record lacks routing or sizes, or the machine has no such plan: {}\n",
+      fmt::print("left out, because the record lacks sizes or experts, or the machine has no such plan: {}\n",
                  left_out_);
   }
 

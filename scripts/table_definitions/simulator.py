@@ -55,16 +55,24 @@ def simulator_scale(record):
     ]
 
 
+def prediction_errors(row):
+    mean = f"{100 * float(row['mean_error']):+.1f}%".replace("-", "−")
+    return [row["points"], *(percent(float(row[key])) for key in ("median_error", "p90_error")), mean]
+
+
 @table("tuning-repredict", "predicted/repredict_h200x8")
 def tuning_repredict(record):
     """Prediction errors of all plans of a record."""
-    rows = []
-    for name in values_of(record, "record"):
-        row = one(record, record=name, of="all")
-        mean = f"{100 * float(row['mean_error']):+.1f}%".replace("-", "−")
-        errors = [percent(float(row[key])) for key in ("median_error", "p90_error")]
-        rows.append([f"`{name}`", row["points"], *errors, mean])
+    rows = [[f"`{name}`", *prediction_errors(one(record, record=name, of="all"))]
+            for name in values_of(record, "record")]  # fmt: skip
     return ["record", "points", "median error", "p90", "mean"], rows
+
+
+@table("tuning-slow-link", "predicted/repredict_h200x2-nop2p")
+def tuning_slow_link(record):
+    """Prediction errors by operator and mechanism."""
+    rows = [[of, *prediction_errors(one(record, of=of))] for of in values_of(record, "of")]
+    return ["plans", "points", "median error", "p90", "mean"], rows
 
 
 @table("tuning-random", "h200x2/random", "h200x2/random_predicted")
