@@ -212,6 +212,24 @@ def cuda_attention(*records):
     return [column[0] for column in kept], [list(cells) for cells in zip(*(column[1:] for column in kept))]
 
 
+@table("signal-partitions", "h200x2/partitions", "h200x2/slow_link_partitions")
+def signal_partitions(*records):
+    """Time over that of the fastest partition of a shape, mean and largest over the shapes, by link."""
+    ways = {"searched": "searched", "groups of one wave": "equal 1", "the best of equal groups": "equal",
+            "searched for waves of 20 tiles more": "mistaken"}  # fmt: skip
+    found = {name: [[] for _ in records] for name in ways}
+    for at, record in enumerate(records):
+        for shape in dict.fromkeys((row["op"], row["m"], row["n"], row["k"]) for row in record.rows):
+            rows = pick(record, **dict(zip("op m n k".split(), shape)))
+            rows = [row for row in rows if row["names"] != "sequential"]
+            for name, start in ways.items():
+                of = [us(row) for row in rows if any(one_of.startswith(start) for one_of in row["names"].split("/"))]
+                if of:
+                    found[name][at].append(min(of) / min(map(us, rows)))
+    cells = lambda ratios: f"{sum(ratios) / len(ratios):.3f}, {max(ratios):.3f}"
+    return ["", "NVLink", "no peer access"], [[name, *map(cells, by_link)] for name, by_link in found.items()]
+
+
 @table("slow-link", "h200x2/slow_link")
 def slow_link(record):
     """Geometric mean and minimum of the speed-ups of mechanisms."""
