@@ -10,6 +10,7 @@
 #include "shingle/base/error.hpp"
 #include "shingle/base/units.hpp"
 #include "shingle/host/host.hpp"
+#include "shingle/machine/profile.hpp"
 #include "support/ring_attention.hpp"
 
 namespace shingle::context_arena_test {
@@ -49,6 +50,37 @@ TEST(ContextArena, ServesLlama3With70BParametersIn1200MiB) {
     }
     EXPECT_GT(most, std::int64_t{16384} * 8192 * 2) << "no less than the output of one product";
     EXPECT_LE(static_cast<double>(most), 1.2 * (1 << 30));
+  }
+}
+
+/// A capacity that no routing exceeds: as many rows as a rank has tokens.
+TEST(ContextArena, SaysWhatExpertsNeedWhereNoChoiceIsDropped) {
+  struct Model {
+    const char* name;
+    std::int64_t hidden, inner;
+    Experts experts;
+  };
+  const Machine machine = machine_from_spec("h200x8");
+  constexpr std::int64_t tokens = 4096;
+  for (const Model& model : {Model{"mixtral-8x7b", 4096, 14336, {8, 2, tokens}},
+                             Model{"deepseek-moe-16b", 2048, 1408, {64, 6, tokens}}}) {
+    Problem problem{.op = Op::moe,
+                    .world = 2,
+                    .n = model.hidden,
+                    .k = model.hidden,
+                    .dtype = DType::bf16,
+                    .transpose_b = true};
+    problem.inner = model.inner, problem.epilogue.activation = Activation::swiglu;
+    problem.experts = model.experts;
+    const Problem full = with_m(problem, tokens);
+    const std::int64_t bytes = arena_bytes_needed(full, machine);
+    std::printf("[ ARENA    ] %s, %d GPUs, capacity %d: %s\n", model.name, full.world, full.experts.capacity,
+                format_bytes(static_cast<double>(bytes)).c_str());
+    // Every slot of the rank's experts: its token, and its activated first product.
+    const std::int64_t slots = full.experts.count * tokens;
+    EXPECT_GE(bytes, 2 * slots * (model.hidden + model.inner));
+    // Beside these, tokens and products may lie there once more for the way there and back.
+    EXPECT_LE(bytes, 2 * slots * (5 * model.hidden + 2 * model.inner));
   }
 }
 
