@@ -1,4 +1,7 @@
 // shingle run, plan and verify of experts, on threads and under mpirun.
+#include <map>
+#include <tuple>
+
 #include "cli_program.hpp"
 
 namespace shingle::cli_experts_test {
@@ -62,6 +65,28 @@ TEST_F(Cli, PlansAndProvesTensorParallelExperts) {
   }
   EXPECT_THAT(run("plan --mechanism ring " + world + expert_parallel[2]).err,
               HasSubstr("ring does not plan grouped products: use sequential, chunked, signal or fused"));
+}
+
+TEST_F(Cli, PlansTheExpertsOfModels) {
+  for (const std::string model : {"mixtral-8x7b", "mixtral-8x22b", "deepseek-moe-16b", "olmoe-1b-7b",
+                                  "qwen1.5-moe-a2.7b", "qwen3-30b-a3b"})
+    for (const auto& [split, up, down] :
+         {std::tuple{"1", "allgather+grouped-gemm", "grouped-gemm+reducescatter"},
+          std::tuple{"2", "alltoall+grouped-gemm", "grouped-gemm+alltoall"}}) {
+      const Outcome outcome =
+          run("simulate --tp 2 --tokens 64 --layer-ops --machine h200x8 --format json --model " + model +
+              " --mechanism sequential,fused --ep " + split);
+      ASSERT_EQ(outcome.code, 0) << model << ": " << outcome.err;
+      std::map<std::string, std::string> ops;  // by operator of the layer
+      for (const json& row : json::parse(outcome.out)) {
+        EXPECT_TRUE(row.at("reason").is_null()) << model << ": " << row;
+        ops[row.at("layer_op")] = row.at("op");
+      }
+      EXPECT_EQ(ops["moe_up"], up) << model;
+      EXPECT_EQ(ops["moe_down"], down) << model;
+      EXPECT_EQ(ops.contains("shared_up"), model == "deepseek-moe-16b" || model == "qwen1.5-moe-a2.7b")
+          << model;
+    }
 }
 
 TEST_F(Cli, RefusesExpertsThatDoNotFit) {

@@ -44,8 +44,12 @@ TEST_P(ShippedTest, GivesValidOperators) {
   for (const int tp : {1, 2, 4, 8})
     for (const bool sequence_parallel : {false, true})
       for (const bool backward : {false, true}) {
-        const auto operators = layer_operators(
-            model, {.tp = tp, .tokens = 513, .sequence_parallel = sequence_parallel, .backward = backward});
+        const int ep = model.experts % tp == 0 ? tp : 1;  // else each rank has a slice of every expert
+        const auto operators = layer_operators(model, {.tp = tp,
+                                                       .ep = ep,
+                                                       .tokens = 513,
+                                                       .sequence_parallel = sequence_parallel,
+                                                       .backward = backward});
         EXPECT_GE(operators.size(), 2u);
         for (const LayerOp& op : operators) {
           EXPECT_NO_THROW(op.problem.validate()) << op.name;
@@ -64,6 +68,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Sizes{"mixtral-8x7b", 4096, 32, 32, 8, 128, 0, true, Activation::swiglu, true},
                       Sizes{"mixtral-8x22b", 6144, 56, 48, 8, 128, 0, true, Activation::swiglu, true},
                       Sizes{"qwen3-30b-a3b", 2048, 48, 32, 4, 128, 0, true, Activation::swiglu, true},
+                      Sizes{"qwen1.5-moe-a2.7b", 2048, 24, 16, 16, 128, 0, true, Activation::swiglu, true},
                       Sizes{"gpt-3-175b", 12288, 96, 96, 96, 128, 49152, false, Activation::gelu, false},
                       Sizes{"phi-2", 2560, 32, 32, 32, 80, 10240, false, Activation::gelu, false},
                       Sizes{"mpt-7b", 4096, 32, 32, 32, 128, 16384, false, Activation::gelu, false},
@@ -84,7 +89,7 @@ TEST(Models, AllThatAreShippedAreTested) {
   std::size_t files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(SHINGLE_TEST_SOURCE_DIR "/models"))
     files += entry.path().extension() == ".json";
-  EXPECT_EQ(files, 17u);
+  EXPECT_EQ(files, 18u);
 }
 
 TEST(Models, MixturesHaveTheirExperts) {
@@ -103,6 +108,11 @@ TEST(Models, MixturesHaveTheirExperts) {
   EXPECT_EQ(qwen.experts_per_token, 8);
   EXPECT_EQ(qwen.moe_ffn, 768);
   EXPECT_EQ(qwen.shared_experts, 0);
+
+  const ModelConfig shares = shipped("qwen1.5-moe-a2.7b");
+  EXPECT_EQ(shares.experts, 60);
+  EXPECT_EQ(shares.experts_per_token, 4);
+  EXPECT_EQ(shares.shared_ffn, 5632) << "one shared expert, four times as wide";
 
   const ModelConfig deepseek = shipped("deepseek-moe-16b");
   EXPECT_EQ(deepseek.experts, 64);
