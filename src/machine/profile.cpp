@@ -182,9 +182,10 @@ Topology read_topology(const Json& json) {
 }
 
 Contention read_contention(const Json& json) {
-  allow_only(json, {"memory_share", "product_misses", "attention_misses", "pass_misses", "channel_gbps",
-                    "engine_traffic", "chunk_bytes", "chunk_us", "collective_slowdown", "wake_us",
-                    "lone_latency", "steals", "persistent", "product_residual", "collective_residual"});
+  allow_only(json,
+             {"memory_share", "product_misses", "attention_misses", "pass_misses", "channel_gbps",
+              "engine_traffic", "store_slowdown", "chunk_bytes", "chunk_us", "collective_slowdown", "wake_us",
+              "lone_latency", "steals", "persistent", "product_residual", "collective_residual"});
   const Fields fields(json);
   const auto number = [&](const char* key, double largest) {
     return fields.number({key}, 0, largest).value_or(0);
@@ -193,6 +194,7 @@ Contention read_contention(const Json& json) {
                         .channel_gbps = rate(fields, "channel_gbps"),
                         .chunk_bytes = rate(fields, "chunk_bytes"),
                         .engine_traffic = number("engine_traffic", most),
+                        .store_slowdown = number("store_slowdown", most),
                         .chunk_us = fields.number({"chunk_us"}, 0, most),
                         .collective_slowdown = number("collective_slowdown", most),
                         .steals = number("steals", 1),

@@ -81,6 +81,7 @@ ordered_json contention_json(const Contention& c) {
   for (const ComputationKind kind : all_computation_kinds)
     if (const auto missed = c.misses_of(kind)) json[fmt::format("{}_misses", name(kind))] = *missed;
   if (c.engine_traffic > 0) json["engine_traffic"] = c.engine_traffic;
+  if (c.store_slowdown > 0) json["store_slowdown"] = c.store_slowdown;
   if (c.wake_us > 0) json["wake_us"] = c.wake_us;
   if (c.lone_latency > 0) json["lone_latency"] = c.lone_latency;
   if (c.steals > 0) json["steals"] = c.steals;

@@ -173,7 +173,8 @@ class Simulation {
   void retire(Index job);
   void give_back(Index rank, std::int32_t workers);
   void computes(Index rank, std::int32_t more);
-  double slowed_by_traffic(Index rank, const Step& step, std::int32_t workers) const;
+  double slowed(Index rank, const Job& job) const;
+  void retime(const Job& job, Index rank);
   void traffic(Index rank, double gbps);
   double throttled_us(Index rank, double us) const;
   void steal(Index rank, double us);

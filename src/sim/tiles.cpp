@@ -261,7 +261,7 @@ void Simulation::run(Index at) {
                            // Its other batches share the memory's rate.
                            : costs_.items_us(*pass.step, batch.first, batch.last, job.active);
   const double slower = options_.slowdown.empty() ? 1 : options_.slowdown[static_cast<std::size_t>(rank)];
-  batch.slower = slowed_by_traffic(rank, *pass.step, job.held);
+  batch.slower = slowed(rank, job);
   const double us = alone * slower * batch.slower;
   batch.end = now_ + noisy(gemm ? throttled_us(rank, us) : us);
   job.batches.push_back(at);
@@ -293,10 +293,12 @@ void Simulation::batch_done(Index at) {
   std::erase(job.batches, at);
   job.active -= batch.workers;
   if (job.active == 0) computes(rank, -1);
-  if (!pass.stores || move(at, false) == 0)
+  if (!pass.stores || move(at, false) == 0) {
     items_done(at);
-  else
+  } else {
     job.storing += batch.workers;
+    retime(job, rank);
+  }
   // Workers without state between tiles are released to a waiting collective.
   if (!machine_.contention.persistent && !ready_.empty()) {
     const std::int32_t idle = job.held - job.active;

@@ -164,6 +164,7 @@ TEST(Profile, HoldsTopologyAndContention) {
                         .misses = {0.5, std::nullopt, 0},
                         .channel_gbps = 36,
                         .chunk_bytes = 65536,
+                        .store_slowdown = 0.2,
                         .chunk_us = 0.5,
                         .collective_slowdown = 0.07,
                         .steals = 0.5,

@@ -348,6 +348,21 @@ TEST(Simulate, AWorkerHasOneTileOnItsWay) {
   EXPECT_DOUBLE_EQ(time(plan, gpu), free) << "no faster than the link";
 }
 
+/// Half of ten waves leave, each in half the time of the next one.
+TEST(Simulate, StoresToOtherRanksSlowTheirProduct) {
+  Machine gpu = machine();
+  gpu.sync_us = 1e-9;
+  gpu.link = {100, 0};
+  gpu.store_gbps = 4.0 / 5;  // a wave takes 5 us to leave, and 10 to be computed
+  const FusedParams params{.helpers = FusedParams::no_helpers};
+  const Plan plan = plan_fused(problem(Op::gemm_reducescatter), gpu, params).value();
+  const double free = time(plan, gpu);
+  gpu.contention.store_slowdown = 1;
+  EXPECT_NEAR(time(plan, gpu) - free, 5 * 2.5, 0.1) << "during 5 of 10 us a tile goes on at half its pace";
+  const Plan alone = plan_sequential(problem(Op::gemm), gpu).value();
+  EXPECT_DOUBLE_EQ(time(alone, gpu), gemm_us);
+}
+
 /// A kernel for flagged data deals rows, not tiles, to its workers.
 TEST(Simulate, AllWorkersShareFlaggedTiles) {
   Machine gpu = machine();

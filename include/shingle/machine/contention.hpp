@@ -43,6 +43,9 @@ struct Contention {
   /// Memory traffic of a copy engine at either end, per byte that it moves to another rank. 0: engines slow
   /// nothing down.
   double engine_traffic = 0;
+  /// Relative time added to tiles of a product while it stores tiles of all its workers to other ranks: loads
+  /// wait behind these stores. In proportion if some workers' tiles are in flight.
+  double store_slowdown = 0;
   /// Added time of a collective for each chunk of a channel. Absent: half of the link's latency, because two
   /// chunks are in flight.
   std::optional<double> chunk_us{};
