@@ -37,8 +37,8 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-/// Each thread of the first warp adds pieces of shared memory to an owner's memory, while the others load the
-/// next pieces.
+/// All threads load a piece into shared memory. The first warp starts its bulk adds to an owner's memory; the
+/// next piece is loaded meanwhile, into the other half.
 __global__ void __launch_bounds__(threads)
     send_bulk_kernel(const uint4* products, const __grid_constant__ Owners to, Turns turns,
                      std::int64_t chunks) {

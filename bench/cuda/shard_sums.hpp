@@ -1,4 +1,4 @@
-// Two ways to sum bf16 products of all ranks on the rank that owns their rows. Either each source stores to
+// Three ways to sum bf16 products of all ranks on the rank that owns their rows. Either each source stores to
 // its own region and the owner sums the regions. Or each source adds to the sum in the owner's memory, by
 // threads or by TMA.
 #pragma once

@@ -6,8 +6,8 @@
 
 By default a rank has some of the experts. `torch` permutes tokens by expert, exchanges them with all_to_all_single,
 permutes them again, multiplies with torch._grouped_mm, and goes back the same way. With `--sliced` a rank has a slice
-of every expert. `torch` then gathers all tokens, takes each for each of its experts, multiplies, sums the choices of
-each token, and scatters the sums.
+of every expert. `torch` then gathers all tokens, copies each once for each of its experts, multiplies, sums the choices
+of each token, and scatters the sums.
 
 What surrounds the products is compiled. Split sizes and permutations are made before the clock starts, and so are the
 tables of Shingle's calls: all know the routing. `without` is `torch` without communication, on as many rows. `hidden`
@@ -54,7 +54,7 @@ def draw_experts(tokens, experts, topk, zipf, generator):
 
 
 class Experts:
-    """The tokens, weights and routing of a case on this rank, as far as it matters not who has which expert."""
+    """A case on this rank: what both ways to split experts share."""
 
     def __init__(self, model, tokens, zipf, rank, world):
         self.hidden, self.inner, self.experts, self.topk = MODELS[model]

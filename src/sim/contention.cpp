@@ -18,27 +18,35 @@ void Simulation::computes(Index rank, std::int32_t more) {
 }
 
 /// Lagom Eq. 6: the part of a tile's time that waits for memory grows with the collectives' memory traffic.
-/// A product that stores its tiles to other ranks slows its own loads.
-double Simulation::slowed(Index rank, const Job& job) const {
-  const Step& step = *passes_[static_cast<std::size_t>(job.pass)].step;
+double Simulation::slowed_by_traffic(Index rank, const Step& step, std::int32_t workers) const {
   const double taken = traffic_gbps_[static_cast<std::size_t>(rank)];
-  const double by_traffic =
-      taken == 0 ? 1 : Contention::slowed(costs_.memory_share(step, job.held), taken, machine_.memory_gbps);
-  if (job.storing == 0 || !std::holds_alternative<Gemm>(step)) return by_traffic;
-  const double stored = static_cast<double>(job.storing) / static_cast<double>(larger(job.held, 1));
-  return by_traffic * (1 + machine_.contention.store_slowdown * std::min(stored, 1.0));
+  return taken == 0 ? 1 : Contention::slowed(costs_.memory_share(step, workers), taken, machine_.memory_gbps);
 }
 
-/// What is left of a job's batches goes on at another pace, but for sums.
-void Simulation::retime(const Job& job, Index rank) {
-  for (const Index at : job.batches) {
-    Batch& batch = batches_[static_cast<std::size_t>(at)];
-    if (batch.added || batch.end <= now_) continue;
-    const double before = std::exchange(batch.slower, slowed(rank, job));
-    if (batch.slower == before) continue;
-    batch.end = now_ + (batch.end - now_) * batch.slower / before;
-    events_.push(batch.end, What::batch, at, ++batch.version);
-  }
+/// A product that stores its tiles to other ranks slows its own loads.
+double Simulation::slowed_by_stores(const Job& job) const {
+  const Step& step = *passes_[static_cast<std::size_t>(job.pass)].step;
+  if (job.storing == 0 || !std::holds_alternative<Gemm>(step)) return 1;
+  const double stored = static_cast<double>(job.storing) / static_cast<double>(larger(job.held, 1));
+  return 1 + machine_.contention.store_slowdown * std::min(stored, 1.0);
+}
+
+/// What is left of a batch goes on at another pace: `factor` is one of its own.
+void Simulation::retime(Index at, double& factor, double now) {
+  const double before = std::exchange(factor, now);
+  Batch& batch = batches_[static_cast<std::size_t>(at)];
+  if (now == before || batch.end <= now_) return;
+  batch.end = now_ + (batch.end - now_) * now / before;
+  events_.push(batch.end, What::batch, at, ++batch.version);
+}
+
+/// Changes the number of a job's workers whose tiles are on their way to other ranks.
+void Simulation::stores(Job& job, std::int32_t more) {
+  job.storing += more;
+  const double now = slowed_by_stores(job);
+  for (const Index at : job.batches)
+    if (Batch& batch = batches_[static_cast<std::size_t>(at)]; !batch.added)
+      retime(at, batch.slower_by_stores, now);
 }
 
 /// Time of a part of a product of which a rank that does not throttle takes `us`.
@@ -58,7 +66,9 @@ void Simulation::traffic(Index rank, double gbps) {
   for (const Index index : rank_jobs_[static_cast<std::size_t>(rank)]) {
     const Job& job = jobs_[static_cast<std::size_t>(index)];
     const Step& step = *passes_[static_cast<std::size_t>(job.pass)].step;
-    if (const auto* gemm = std::get_if<Gemm>(&step); gemm && Costs::is_library(*gemm)) retime(job, rank);
+    if (const auto* gemm = std::get_if<Gemm>(&step); !gemm || !Costs::is_library(*gemm)) continue;
+    for (const Index at : job.batches)
+      retime(at, batches_[static_cast<std::size_t>(at)].slower, slowed_by_traffic(rank, step, job.held));
   }
 }
 

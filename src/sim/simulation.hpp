@@ -89,10 +89,11 @@ struct Batch {
   bool added = false;        ///< of sums: the parts of other ranks have been, or are being, added
   bool awaited = false;      ///< of sums: the parts were not there when the products were complete
   double begin = 0;
-  double end = 0;            ///< if nothing delays them
-  std::int64_t version = 0;  ///< version of `end`
-  double slower = 1;         ///< a library's product: by the memory traffic of others now
-  Cause cause = none;        ///< span of the items
+  double end = 0;               ///< at the pace of now
+  std::int64_t version = 0;     ///< version of `end`
+  double slower = 1;            ///< by the memory traffic of others; of a library's product: now
+  double slower_by_stores = 1;  ///< by stores of its product to other ranks now
+  Cause cause = none;           ///< span of the items
 };
 
 /// A command of a copy engine; it has one or more transfers.
@@ -173,8 +174,10 @@ class Simulation {
   void retire(Index job);
   void give_back(Index rank, std::int32_t workers);
   void computes(Index rank, std::int32_t more);
-  double slowed(Index rank, const Job& job) const;
-  void retime(const Job& job, Index rank);
+  double slowed_by_traffic(Index rank, const Step& step, std::int32_t workers) const;
+  double slowed_by_stores(const Job& job) const;
+  void retime(Index batch, double& factor, double now);
+  void stores(Job& job, std::int32_t more);
   void traffic(Index rank, double gbps);
   double throttled_us(Index rank, double us) const;
   void steal(Index rank, double us);

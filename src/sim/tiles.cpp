@@ -261,8 +261,9 @@ void Simulation::run(Index at) {
                            // Its other batches share the memory's rate.
                            : costs_.items_us(*pass.step, batch.first, batch.last, job.active);
   const double slower = options_.slowdown.empty() ? 1 : options_.slowdown[static_cast<std::size_t>(rank)];
-  batch.slower = slowed(rank, job);
-  const double us = alone * slower * batch.slower;
+  batch.slower = slowed_by_traffic(rank, *pass.step, job.held);
+  batch.slower_by_stores = slowed_by_stores(job);
+  const double us = alone * slower * batch.slower * batch.slower_by_stores;
   batch.end = now_ + noisy(gemm ? throttled_us(rank, us) : us);
   job.batches.push_back(at);
   events_.push(batch.end, What::batch, at, ++batch.version);
@@ -296,8 +297,7 @@ void Simulation::batch_done(Index at) {
   if (!pass.stores || move(at, false) == 0) {
     items_done(at);
   } else {
-    job.storing += batch.workers;
-    retime(job, rank);
+    stores(job, batch.workers);
   }
   // Workers without state between tiles are released to a waiting collective.
   if (!machine_.contention.persistent && !ready_.empty()) {

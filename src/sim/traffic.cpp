@@ -263,8 +263,7 @@ void Simulation::sent(Index id) {
   Batch& batch = batches_[static_cast<std::size_t>(what.id)];
   if (--batch.leaving > 0) return;
   Job& job = jobs_[static_cast<std::size_t>(batch.job)];
-  job.storing -= batch.workers;
-  retime(job, lanes_[static_cast<std::size_t>(job.lane)].rank);
+  stores(job, -batch.workers);
   for (const Index waiting : std::exchange(job.staged, {})) batch_done(waiting);
 }
 

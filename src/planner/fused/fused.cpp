@@ -204,12 +204,12 @@ std::int32_t moving(const Problem& p, const Machine& machine, const FusedParams&
     const double product_us = waves * wave_us(machine, tile.rows, tile.cols, static_cast<double>(k));
     return product_us > 0 ? std::min(moved_us / product_us, limit) : limit;
   };
-  // Each row that is pushed has a place of its own. A worker is assumed to push such rows at a quarter of its
-  // rate of copying.
+  // Each row that is pushed or sorted has a place of its own. A worker is assumed to move such rows at a
+  // quarter of its rate of copying.
   constexpr double slower = 4;
   double workers = 0;
   if (p.traits().before)
-    workers = beside(2 * (sliced ? received : slower * sent) * static_cast<double>(p.k), machine.pass_gbps,
+    workers = beside(2 * slower * (sliced ? received : sent) * static_cast<double>(p.k), machine.pass_gbps,
                      most, p.k, p.b_cols());
   if (sliced && p.traits().after)
     workers = std::max(workers,
@@ -248,9 +248,8 @@ bool tiles_span_sources(const Problem& p, const Machine& machine, const FusedPar
 }
 
 /// True if pushing all tokens to all ranks takes so little of the product's time that workers should push and
-/// sort them first. Beside the product, a few workers sort at a quarter of their rate of copying, its tiles
-/// come in the order of the sources, and each weight is read once for each source. On two H200 (Mixtral 8x7B,
-/// DeepSeek-MoE, 4096 tokens) the push is 3 and 10% of the product, and all that costs 17 and 58%.
+/// sort them first. Sorting beside the product costs more: a few workers sort slowly, and tiles that come
+/// source by source read each weight once a source.
 bool tokens_arrive_soon(const Problem& p, const Machine& machine, const FusedParams& params) {
   constexpr double most_of_product = 0.25;
   if (!p.traits().before || !machine.link.paced()) return false;

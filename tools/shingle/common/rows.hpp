@@ -53,7 +53,8 @@ struct Row {
   std::string reason{};            ///< why it did not run or did not pass
   std::optional<Chosen> choice{};  ///< why `auto` chose the mechanism
   std::string note{};              ///< as in Candidate
-  /// With a capacity: choices of all ranks that found no slot, as checked; empty: there is none.
+  /// With a capacity: choices of all ranks that find no slot, as the oracle counts them. Empty: there is
+  /// none, or the plan did not run.
   std::optional<std::int64_t> dropped{};
   bool simulated = false;  ///< predicted instead of run, if it has a plan
 

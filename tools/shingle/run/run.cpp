@@ -148,7 +148,9 @@ int run_jobs(World& world, const std::vector<Job>& jobs, const Own& own, const R
                      : random_inputs(job.named.problem, flags.what.seed, Values::normal, job.named.choices);
       const Inputs& inputs = own.inputs ? *own.inputs : *random;
       Executed one = execute(world, job, inputs, own.matrices ? &*own.matrices : nullptr, options, progress);
-      for (Row& row : one.rows) row.dropped = dropped_choices(inputs);
+      const std::optional<std::int64_t> dropped = dropped_choices(inputs);
+      for (Row& row : one.rows)
+        if (row.ran()) row.dropped = dropped;
       std::ranges::move(one.rows, std::back_inserter(all.rows));
       std::ranges::move(one.baselines, std::back_inserter(all.baselines));
       std::ranges::move(one.overlapped, std::back_inserter(all.overlapped));
