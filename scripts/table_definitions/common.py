@@ -52,6 +52,16 @@ def values_of(record, key, /, **wanted):
     return sorted(found, key=int) if all(value.isdigit() for value in found) else found
 
 
+def shapes_of(record):
+    """Yields, for each op and shape of a record, the row without overlap, and the others."""
+    shapes = {}
+    for row in record.rows:
+        shapes.setdefault((row["op"], row["m"], row["n"], row["k"]), []).append(row)
+    for rows in shapes.values():
+        overlapped = [row for row in rows if row["names"] != "sequential"]
+        yield next(row for row in rows if row["names"] == "sequential"), overlapped
+
+
 def short(value):
     """Returns three significant digits, or all digits before the decimal point."""
     return f"{value:.0f}" if value >= 99.95 else f"{value:.{2 if value < 9.995 else 1}f}"

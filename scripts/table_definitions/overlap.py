@@ -2,7 +2,7 @@
 
 import re
 
-from .common import geomean, one, pick, speedup, table, us, values_of
+from .common import geomean, one, pick, shapes_of, speedup, table, us, values_of
 
 
 @table("cuda-alltoall-2", "h200x2/alltoall")
@@ -219,13 +219,12 @@ def signal_partitions(*records):
             "searched for waves of 20 tiles more": "mistaken"}  # fmt: skip
     found = {name: [[] for _ in records] for name in ways}
     for at, record in enumerate(records):
-        for shape in dict.fromkeys((row["op"], row["m"], row["n"], row["k"]) for row in record.rows):
-            rows = pick(record, **dict(zip("op m n k".split(), shape)))
-            rows = [row for row in rows if row["names"] != "sequential"]
-            for name, start in ways.items():
-                of = [us(row) for row in rows if any(one_of.startswith(start) for one_of in row["names"].split("/"))]
+        for _, overlapped in shapes_of(record):
+            best = min(map(us, overlapped))
+            for name, way in ways.items():
+                of = [us(row) for row in overlapped if re.search(rf"\b{way}\b", row["names"])]
                 if of:
-                    found[name][at].append(min(of) / min(map(us, rows)))
+                    found[name][at].append(min(of) / best)
     cells = lambda ratios: f"{sum(ratios) / len(ratios):.3f}, {max(ratios):.3f}"
     return ["", "NVLink", "no peer access"], [[name, *map(cells, by_link)] for name, by_link in found.items()]
 

@@ -2,7 +2,7 @@
 
 import functools
 
-from .common import geomean, one, percent, pick, short, speedup, table, us, values_of
+from .common import geomean, one, percent, pick, shapes_of, short, speedup, table, us, values_of
 
 COLUMNS = ["place", "what", "paper", "ours", "how", "verdict"]
 HEAD = ["where", "figure", "the paper's", "ours", "how obtained", "verdict"]
@@ -54,12 +54,10 @@ def slow_link(record):
 def partitions(record, where):
     """Of each shape: the searched partition over the best one, the best one over no overlap, and errors."""
     searched, gains, errors = [], [], []
-    for op, m, n, k in dict.fromkeys((row["op"], row["m"], row["n"], row["k"]) for row in record.rows):
-        rows = pick(record, op=op, m=m, n=n, k=k)
-        overlapped = [row for row in rows if row["names"] != "sequential"]
+    for sequential, overlapped in shapes_of(record):
         best = min(map(us, overlapped))
         searched.append(best / us(next(row for row in overlapped if "searched" in row["names"])))
-        gains.append(us(next(row for row in rows if row["names"] == "sequential")) / best)
+        gains.append(us(sequential) / best)
         errors += map(error, overlapped)
     yield "Fig. 15, E2", f"{where}, least speed of the searched partition, of the best one", "> 99%", percent(min(searched))
     yield "Fig. 15, E2", f"{where}, average error of the prediction", "3.41%", percent(sum(errors) / len(errors))

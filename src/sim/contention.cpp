@@ -31,10 +31,10 @@ double Simulation::slowed_by_stores(const Job& job) const {
   return 1 + machine_.contention.store_slowdown * std::min(stored, 1.0);
 }
 
-/// What is left of a batch goes on at another pace: `factor` is one of its own.
-void Simulation::retime(Index at, double& factor, double now) {
-  const double before = std::exchange(factor, now);
+/// What is left of a batch goes on at another pace.
+void Simulation::retime(Index at, double Batch::*factor, double now) {
   Batch& batch = batches_[static_cast<std::size_t>(at)];
+  const double before = std::exchange(batch.*factor, now);
   if (now == before || batch.end <= now_) return;
   batch.end = now_ + (batch.end - now_) * now / before;
   events_.push(batch.end, What::batch, at, ++batch.version);
@@ -45,8 +45,7 @@ void Simulation::stores(Job& job, std::int32_t more) {
   job.storing += more;
   const double now = slowed_by_stores(job);
   for (const Index at : job.batches)
-    if (Batch& batch = batches_[static_cast<std::size_t>(at)]; !batch.added)
-      retime(at, batch.slower_by_stores, now);
+    if (!batches_[static_cast<std::size_t>(at)].added) retime(at, &Batch::slower_by_stores, now);
 }
 
 /// Time of a part of a product of which a rank that does not throttle takes `us`.
@@ -67,8 +66,8 @@ void Simulation::traffic(Index rank, double gbps) {
     const Job& job = jobs_[static_cast<std::size_t>(index)];
     const Step& step = *passes_[static_cast<std::size_t>(job.pass)].step;
     if (const auto* gemm = std::get_if<Gemm>(&step); !gemm || !Costs::is_library(*gemm)) continue;
-    for (const Index at : job.batches)
-      retime(at, batches_[static_cast<std::size_t>(at)].slower, slowed_by_traffic(rank, step, job.held));
+    const double now = slowed_by_traffic(rank, step, job.held);
+    for (const Index at : job.batches) retime(at, &Batch::slower, now);
   }
 }
 

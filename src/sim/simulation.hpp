@@ -176,7 +176,7 @@ class Simulation {
   void computes(Index rank, std::int32_t more);
   double slowed_by_traffic(Index rank, const Step& step, std::int32_t workers) const;
   double slowed_by_stores(const Job& job) const;
-  void retime(Index batch, double& factor, double now);
+  void retime(Index batch, double Batch::*factor, double now);
   void stores(Job& job, std::int32_t more);
   void traffic(Index rank, double gbps);
   double throttled_us(Index rank, double us) const;

@@ -294,11 +294,10 @@ void Simulation::batch_done(Index at) {
   std::erase(job.batches, at);
   job.active -= batch.workers;
   if (job.active == 0) computes(rank, -1);
-  if (!pass.stores || move(at, false) == 0) {
-    items_done(at);
-  } else {
+  if (pass.stores && move(at, false) > 0)
     stores(job, batch.workers);
-  }
+  else
+    items_done(at);
   // Workers without state between tiles are released to a waiting collective.
   if (!machine_.contention.persistent && !ready_.empty()) {
     const std::int32_t idle = job.held - job.active;
