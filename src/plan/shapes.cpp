@@ -83,7 +83,7 @@ Shape shape_of(const Workload& workload, Role role) {
     case Role::a:
       return {workload.m(), workload.k()};
     case Role::b:
-      return {workload.k(), workload.n()};
+      return {workload.b_rows(), workload.n()};
     case Role::payload:
       return {rows_of(workload).payload, workload.n()};
     case Role::out:

@@ -1,6 +1,10 @@
 #include "shingle/plan/workload.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
 
 #include "shingle/base/error.hpp"
 #include "shingle/plan/problem.hpp"
@@ -38,6 +42,17 @@ std::int64_t largest(const std::vector<Workload::Computation>& items,
   return most;
 }
 
+void check_groups(const Workload::Computation& item) {
+  if (item.groups.empty()) return;
+  if (item.kind != ComputationKind::product)
+    throw InvalidArgument(
+        fmt::format("computation {} has groups, but only products have weights", item.name));
+  if (std::ranges::any_of(item.groups, [&](std::int64_t rows) { return rows < 0 || rows > item.m; }) ||
+      std::accumulate(item.groups.begin(), item.groups.end(), std::int64_t{0}) != item.m)
+    throw InvalidArgument(fmt::format("computation {}: groups of {} rows are not m = {} rows together",
+                                      item.name, fmt::join(item.groups, ", "), item.m));
+}
+
 }  // namespace
 
 std::vector<Workload::Item> Workload::order() const {
@@ -67,6 +82,12 @@ std::int64_t Workload::k() const {
   return largest(computations, &Computation::k);
 }
 
+std::int64_t Workload::b_rows() const {
+  std::int64_t most = 0;
+  for (const Computation& item : computations) most = larger(most, item.weights() * item.k);
+  return most;
+}
+
 void Workload::validate() const {
   if (world < 1 || world > max_planned_world)
     throw InvalidArgument(fmt::format("world = {} is outside [1, {}]", world, max_planned_world));
@@ -82,6 +103,7 @@ void Workload::validate() const {
     if (item.kind == ComputationKind::pass && item.k != 1)
       throw InvalidArgument(
           fmt::format("computation {} is a pass with k = {}; expected 1", item.name, item.k));
+    check_groups(item);
     check_after(item.after, collectives.size(), item.name, "collectives");
   }
   for (const Collective& item : collectives) {
@@ -91,6 +113,9 @@ void Workload::validate() const {
     check_after(item.after, computations.size(), item.name, "computations");
   }
   order();
+  if (b_rows() > max_extent)
+    throw InvalidArgument(
+        fmt::format("the weights of a computation have {} rows together; at most {}", b_rows(), max_extent));
   const WorkloadRows rows = rows_of(*this);
   if (larger(rows.out, rows.payload) > max_extent)
     throw InvalidArgument(fmt::format("the results have {} rows together; at most {}", rows.out, max_extent));

@@ -12,6 +12,10 @@
 namespace shingle::test::overlap_test {
 namespace {
 
+bool grouped(Dice& dice, ComputationKind kind) {
+  return kind == ComputationKind::product && chance(dice, 50);
+}
+
 /// Whoever comes later in one drawn order may await what came before.
 Workload random_overlap(Dice& dice) {
   Workload list;
@@ -29,6 +33,9 @@ Workload random_overlap(Dice& dice) {
       list.computations.push_back({std::string(name(kind)), dice.size(1, 70), dice.size(1, 50),
                                    kind == ComputationKind::pass ? 1 : dice.size(1, 40),
                                    some_of(list.collectives.size()), kind});
+      Workload::Computation& item = list.computations.back();
+      for (std::int64_t left = grouped(dice, kind) ? item.m : 0; left > 0; left -= item.groups.back())
+        item.groups.push_back(dice.size(0, left));
     } else {
       --collectives;
       const auto kind = static_cast<CollectiveKind>(dice.size(0, 3));

@@ -48,8 +48,12 @@ inline float expected_result(const Workload& workload, const WorkloadRows& rows,
   if (!item.communicates && workload.computations[index].kind == ComputationKind::pass)
     return overlap_value(Role::payload, rank, row, col);
   if (!item.communicates) {
-    for (std::int64_t k = 0; k < workload.computations[index].k; ++k)
-      sum += overlap_value(Role::a, rank, row, k) * overlap_value(Role::b, rank, k, col);
+    const Workload::Computation& product = workload.computations[index];
+    std::int64_t weight = 0;  // of the row
+    for (std::int64_t end = 0; !product.groups.empty(); ++weight)
+      if ((end += product.groups[static_cast<std::size_t>(weight)]) > row) break;
+    for (std::int64_t k = 0; k < product.k; ++k)
+      sum += overlap_value(Role::a, rank, row, k) * overlap_value(Role::b, rank, weight * product.k + k, col);
     return sum;
   }
   const std::int64_t count = rows.collectives[index].rows, part = count / workload.world;
@@ -96,7 +100,7 @@ inline void expect_overlap_runs(World& world, const Workload& workload,
                       }));
       };
       input(Role::a, m, k);
-      input(Role::b, k, n);
+      input(Role::b, workload.b_rows(), n);
       input(Role::payload, rows.payload, n);
       out.push_back(bound(r, rows.out, n, [](std::int64_t, std::int64_t) { return -1e9f; }));
       program->bind(r, Role::out, out.back());

@@ -314,6 +314,33 @@ TEST(OverlapPlan, AProductIsWholeWhereItsRowsAreStored) {
       "content", "but holds C of ranks 1 over K = 16");
 }
 
+/// Two weights with rows and one without, between products with one weight.
+Workload with_experts() {
+  Workload list = sample_overlap();
+  list.computations.push_back({"experts", 40, 16, 24, {}, ComputationKind::product, {24, 0, 16}});
+  list.computations.push_back({"last", 16, 16, 24});
+  return list;
+}
+
+TEST(OverlapPlan, GroupsAreMultipliedByTheirWeights) {
+  const Workload list = with_experts();
+  EXPECT_EQ(list.b_rows(), 3 * 24);
+  EXPECT_EQ(workload_from_lists(lists_to_json(list), 2, DType::f32), list);
+  const Plan plan = make_plan(list, small_machine(), ChunkedParams{}).value();
+  ASSERT_TRUE(verify(plan)) << verify(plan).failure;
+  constexpr int experts = 4;  // among the products of a rank
+  Plan copy = plan;
+  EXPECT_THAT(nth<Gemm>(copy, 0, experts).groups,
+              testing::ElementsAre(RowGroup{0, 0, 24, 0}, RowGroup{24, 24, 16, 2}));
+  expect_refused(
+      plan, [](Plan& p) { nth<Gemm>(p, 0, experts).groups[1].weight = 1; }, "content", "with weight 1");
+  expect_refused(
+      plan, [](Plan& p) { nth<Gemm>(p, 0, experts).groups[1].weight = 3; }, "well-formed",
+      "weight 3 is none of the 3");
+  expect_refused(
+      plan, [](Plan& p) { nth<Gemm>(p, 0, experts).groups[1].a_row = 0; }, "content", "should be C");
+}
+
 TEST(OverlapPlan, WhatItsListSaysIsAwaited) {
   const Plan plan = planned(2, ChunkedParams{.tile = {.rows = 16}});
   const Simulated simulated = simulate(plan, small_machine());
@@ -367,6 +394,17 @@ TEST(OverlapPlan, RefusesListsThatDoNotFit) {
   list = sample_overlap();
   list.computations[0].m = list.computations[1].m = max_extent - 1;
   says(list, "rows together");
+  list = with_experts();
+  list.computations[5].groups = {24, 0, 15};
+  says(list, "computation experts: groups of 24, 0, 15 rows are not m = 40 rows together");
+  list.computations[5].groups = {48, -8};
+  says(list, "groups of 48, -8 rows");
+  list = with_experts();
+  list.computations[3].groups = {40};  // a pass
+  says(list, "computation norm has groups, but only products have weights");
+  list = with_experts();
+  list.computations[5].k = max_extent / 2;
+  says(list, "weights of a computation have");
   says(sample_overlap(0), "world = 0 is outside");
   says(sample_overlap(max_planned_world + 1), "is outside [1, 16384]");
 }

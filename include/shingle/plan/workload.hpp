@@ -14,9 +14,9 @@ namespace shingle {
 
 /// Concurrent computations and collectives (Lagom).
 ///
-/// Products multiply the first rows and columns of one A, m()×k(), with those of one B, k()×n(). Passes copy,
-/// and collectives move, the first rows of a `payload` of n() columns. The output has n() columns and stacks
-/// all results, computations first; each starts at column 0: see rows_of().
+/// Products multiply the first rows and columns of one A, m()×k(), with those of one B, b_rows()×n(). Passes
+/// copy, and collectives move, the first rows of a `payload` of n() columns. The output has n() columns and
+/// stacks all results, computations first; each starts at column 0: see rows_of().
 struct Workload {
   /// A computation on every rank. An attention is run as a product with as many multiply-adds, but priced as
   /// a causal attention: m are its queries, n the columns of all heads, and k the keys of a sequence. A pass
@@ -28,7 +28,12 @@ struct Workload {
     std::int64_t k = 0;
     std::vector<std::int32_t> after{};  ///< indices of collectives that it awaits
     ComputationKind kind = ComputationKind::product;
+    /// Rows of each weight of a grouped product, in order; their sum is m. Weight w is rows [w·k, (w + 1)·k)
+    /// of B. Empty: one weight.
+    std::vector<std::int64_t> groups{};
 
+    /// Number of weights that B stacks.
+    std::int64_t weights() const { return groups.empty() ? 1 : static_cast<std::int64_t>(groups.size()); }
     bool operator==(const Computation&) const = default;
   };
   struct Collective {
@@ -54,9 +59,12 @@ struct Workload {
   std::int64_t m() const;
   std::int64_t n() const;
   std::int64_t k() const;
+  /// Rows of B: those of all weights of the computation that has most.
+  std::int64_t b_rows() const;
 
   /// Throws InvalidArgument that names the item. Reasons: a world out of range, a list that is empty or too
-  /// long, a size out of range, an index of no item, items that wait for each other.
+  /// long, a size out of range, groups that do not add up, an index of no item, items that wait for each
+  /// other.
   void validate() const;
   /// All items in an order in which they could run one by one. Collectives come as early as their
   /// dependencies allow. Throws InvalidArgument if items wait for each other.

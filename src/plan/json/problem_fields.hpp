@@ -99,6 +99,7 @@ void fields(auto& f, Is<Workload::Computation> auto& c) {
   f.required("n", c.n);
   f.required("k", c.k);
   f.optional("kind", c.kind);
+  f.optional("groups", c.groups);
   f.optional("after", c.after);
 }
 

@@ -104,11 +104,10 @@ class Builder {
   /// The first of two products with its activation, without hooks. The planner sets the same fields as for
   /// gemm().
   Gemm up_gemm(int rank, const TileGrid& grid, const RowMap& a_rows, Placement out) const;
-  /// A product of the rows of `a` with a weight for each group, in tiles of this size. A group's output lies
+  /// A product with a weight for each group of rows of its A, in tiles of this size. A group's output lies
   /// at its row of the product's place. Of the product's grid only the columns count. Groups are padded to
   /// whole clusters of the order, or the order has none if that would add many tiles.
-  Gemm grouped(Gemm product, const Slice& a, std::vector<RowGroup> groups, TileSize tile,
-               TileOrder order) const;
+  Gemm grouped(Gemm product, std::vector<RowGroup> groups, TileSize tile, TileOrder order) const;
   /// Attention of the tokens in `q`, without hooks; `first` is the first of them. `k` and `v` hold all
   /// tokens.
   Attend attend(std::int64_t first, const Slice& q, const Slice& k, const Slice& v, const Slice& to) const;

@@ -60,8 +60,7 @@ Gemm Builder::gemm(int rank, const TileGrid& grid, const RowMap& a_rows, Placeme
   return gemm;
 }
 
-Gemm Builder::grouped(Gemm product, const Slice& a, std::vector<RowGroup> groups, TileSize tile,
-                      TileOrder order) const {
+Gemm Builder::grouped(Gemm product, std::vector<RowGroup> groups, TileSize tile, TileOrder order) const {
   constexpr std::int64_t most_padding = 10;   // percent of the rows
   if (groups.empty()) groups.emplace_back();  // no rows: still a grouped product, whose B stacks weights
   const std::int64_t cols = product.grid.cols;
@@ -72,7 +71,6 @@ Gemm Builder::grouped(Gemm product, const Slice& a, std::vector<RowGroup> groups
   product.group_tiles = order.cluster_m;
   product.grid =
       make_grid(padded_rows(groups, tile.rows, order.cluster_m), cols, tile.rows, tile.cols, order);
-  product.a = a;
   product.groups = std::move(groups);
   return product;
 }

@@ -108,12 +108,16 @@ std::int64_t unit_rows(const Machine& machine, const TileParams& asked, const Ep
 }
 
 Gemm grouped(const Builder& build, const Machine& machine, const TileParams& asked, Gemm product,
-             std::int32_t a, std::vector<RowGroup> groups) {
-  const int rank = product.a.rank;
+             std::vector<RowGroup> groups) {
   TileSize tile = tile_size(with_tiles_of(product.epilogue, machine), asked);
   if (asked.rows == 0) tile.rows = height_for(groups, tile.rows);
-  return build.grouped(std::move(product), build.all(a, rank), std::move(groups), tile,
-                       order_of_groups(machine, asked.order));
+  return build.grouped(std::move(product), std::move(groups), tile, order_of_groups(machine, asked.order));
+}
+
+Gemm grouped(const Builder& build, const Machine& machine, const TileParams& asked, Gemm product,
+             std::int32_t a, std::vector<RowGroup> groups) {
+  product.a = build.all(a, product.a.rank);
+  return grouped(build, machine, asked, std::move(product), std::move(groups));
 }
 
 Placement rows_of_tokens(const Problem& problem, int rank, const Slice& tokens) {

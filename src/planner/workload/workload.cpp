@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine_collectives.hpp"
+#include "planner/common/experts.hpp"
 #include "planner/common/symmetry.hpp"
 
 namespace shingle::planner {
@@ -19,8 +20,18 @@ struct Place {
   std::int32_t spared = 0;
 };
 
-Gemm product(const Builder& build, const TileParams& tile, int rank, const Workload::Computation& item,
-             const Place& at) {
+/// The groups of rows that a weight has, in A as in the output.
+std::vector<RowGroup> groups_of(const Workload::Computation& item) {
+  std::vector<RowGroup> groups;
+  std::int64_t row = 0;
+  for (std::size_t weight = 0; weight < item.groups.size(); row += item.groups[weight++])
+    if (item.groups[weight] > 0)
+      groups.push_back({row, row, item.groups[weight], static_cast<std::int32_t>(weight)});
+  return groups;
+}
+
+Gemm product(const Builder& build, const Machine& machine, const TileParams& tile, int rank,
+             const Workload::Computation& item, const Place& at) {
   const TileGrid grid = tile.rows > 0 ? make_grid(item.m, item.n, tile.rows, tile.cols, tile.order)
                                       : build.one_tile(item.m, item.n);
   Slice to = build.rows(build.out, rank, at.first, item.m);
@@ -28,16 +39,16 @@ Gemm product(const Builder& build, const TileParams& tile, int rank, const Workl
   Gemm gemm;
   gemm.grid = grid;
   gemm.a = build.rows(build.a, rank, 0, item.m);
-  gemm.b = build.rows(build.b, rank, 0, item.k);
+  gemm.b = build.rows(build.b, rank, 0, item.weights() * item.k);
   gemm.a.cols = item.k;
   gemm.b.cols = item.n;
-  gemm.a_rows = RowMap::identity(item.m);
+  if (item.groups.empty()) gemm.a_rows = RowMap::identity(item.m);
   gemm.out = Builder::in_place(to);
   // The GEMM yields workers to a collective tile by tile. None are reserved for a collective that does not
   // come, unless its config asks for them.
   gemm.resources = {1, build.workers() - at.spared};
   gemm.stands_for = item.kind;
-  return gemm;
+  return item.groups.empty() ? gemm : grouped(build, machine, tile, std::move(gemm), groups_of(item));
 }
 
 /// A copy of a part of the payload.
@@ -52,10 +63,10 @@ Elementwise pass(const Builder& build, int rank, const Workload::Computation& it
   return step;
 }
 
-Step computation(const Builder& build, const TileParams& tile, int rank, const Workload::Computation& item,
-                 const Place& at) {
+Step computation(const Builder& build, const Machine& machine, const TileParams& tile, int rank,
+                 const Workload::Computation& item, const Place& at) {
   if (item.kind == ComputationKind::pass) return pass(build, rank, item, at);
-  return product(build, tile, rank, item, at);
+  return product(build, machine, tile, rank, item, at);
 }
 
 /// Rows of the output that a collective fills, and rows of the payload that it sends.
@@ -201,7 +212,7 @@ void add_items(CopyEngineBuilder& build, const Workload& workload, const Machine
         build.step(r, lane, std::move(step));
       } else {
         build.step(r, lane,
-                   computation(build, tile, r, list.computations[i],
+                   computation(build, machine, tile, r, list.computations[i],
                                {rows.computations[i].first, spared.empty() ? 0 : spared[i]}));
       }
       if (!by_engines) build.notify(r, lane, item.communicates ? arrived : computed, item.index);

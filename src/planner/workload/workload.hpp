@@ -13,7 +13,7 @@ std::optional<Reason> infeasible(const Workload& workload, const Machine& machin
 /// Adds the steps: computations in order on one lane, collectives of NCCL on another, and those of copy
 /// engines on the engines' lanes. With `beside`, each item awaits only the items that the lists name.
 /// Otherwise it awaits all items before it in sequential order. Without a tile, products are calls of
-/// cuBLASLt or oneDNN.
+/// cuBLASLt or oneDNN, and grouped products have the machine's.
 void add_items(CopyEngineBuilder& build, const Workload& workload, const Machine& machine,
                const TileParams& tile, const std::vector<CollectiveConfig>& configs, bool beside);
 

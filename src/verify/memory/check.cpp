@@ -15,7 +15,6 @@ ComputeRules::ComputeRules(const Problem& problem)
       inner(problem.inner),
       b_cols(problem.b_cols()),
       out_cols(problem.out_cols()),
-      weights(problem.weights()),
       product(problem.epilogue),
       result(problem.result_epilogue()),
       norm(problem.norm) {}

@@ -40,9 +40,8 @@ struct ComputeRules {
   std::int64_t inner = 0;  ///< K of the second product
   std::int64_t b_cols = 0;
   std::int64_t out_cols = 0;
-  std::int64_t weights = 1;  ///< that B stacks
-  Epilogue product{};        ///< that a product may apply
-  Epilogue result{};         ///< that a pass over the result may apply
+  Epilogue product{};  ///< that a product may apply
+  Epilogue result{};   ///< that a pass over the result may apply
   Norm norm{};
 };
 

@@ -105,9 +105,9 @@ Content MemoryCheck::read_b(const Gemm& step, const Segment& s, std::int32_t ind
       // Row of the stack of weights that the slice begins at, and the weight there.
       const bool second = c.of == Content::Of::down;
       const std::int64_t top = c.row + stored.row;
-      const std::int64_t rows =
-          second ? (t ? rules_.out_cols : rules_.inner) : (t ? rules_.b_cols : rules_.k);
-      const std::int64_t number = rules_.weights > 1 ? top / rows : 0, below = top - number * rows;
+      const std::int64_t depth = rules_.k == 0 ? stored.rows : second ? rules_.inner : rules_.k;
+      const std::int64_t rows = !t ? depth : second ? rules_.out_cols : rules_.b_cols;
+      const std::int64_t number = tile.group != nullptr ? top / rows : 0, below = top - number * rows;
       const std::int64_t k_offset = t ? c.col + stored.col : below;
       const std::int64_t c_col = (t ? below + col : at.rect.col + c.col) - shift;
       const bool weight = c.of == Content::Of::b || c.of == Content::Of::down;

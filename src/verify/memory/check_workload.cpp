@@ -30,10 +30,16 @@ void MemoryCheck::check_results(const Workload& workload, const Segment& s, std:
   };
   for (std::size_t i = 0; i < rows.computations.size(); ++i) {
     const Workload::Computation& item = workload.computations[i];
-    holds(rows.computations[i].first, rows.computations[i].rows, item.n,
-          item.kind == ComputationKind::pass
-              ? Content{Content::Of::payload, 0, 0, 0, 0, own, 0, values_.input(s.rank)}
-              : Content{Content::Of::c, 0, 0, 0, 0, own, static_cast<std::int32_t>(item.k)});
+    const auto [first, count] = rows.computations[i];
+    if (item.kind == ComputationKind::pass) {
+      holds(first, count, item.n, {Content::Of::payload, 0, 0, 0, 0, own, 0, values_.input(s.rank)});
+      continue;
+    }
+    Content product{Content::Of::c, 0, 0, 0, 0, own, static_cast<std::int32_t>(item.k)};
+    for (const std::int64_t some : item.groups.empty() ? std::vector{count} : item.groups) {
+      if (some > 0) holds(first + product.row, some, item.n, product);
+      product.row += some, ++product.weight;
+    }
   }
   for (std::size_t j = 0; j < rows.collectives.size(); ++j) {
     const auto [first, count] = rows.collectives[j];

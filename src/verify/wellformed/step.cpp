@@ -133,7 +133,7 @@ TileGrid StepCheck::placed_rows(const Gemm& g) {
 
 /// Groups of a grouped product: rows of A, weights that B stacks, and whole tiles of virtual rows.
 void StepCheck::groups(const Gemm& g) const {
-  require(!plan_.workload() && plan_.problem().traits().grouped, {"groups"}, "the problem has no experts");
+  require(plan_.workload() || plan_.problem().traits().grouped, {"groups"}, "the problem has no experts");
   require(g.groups.size() <= max_groups, {"groups"}, "{} of them, at most {}", g.groups.size(), max_groups);
   require(!g.transpose_a && !g.epilogue.bias, {"groups"},
           "a grouped product has no transposed A and no bias");
