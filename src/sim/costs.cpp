@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
+#include <ranges>
+#include <utility>
 
 #include "demand.hpp"
 #include "grid/split.hpp"
@@ -35,23 +38,31 @@ double split_wave_us(const Machine& machine, const TileRect& tile, std::int64_t 
          static_cast<double>(parts - 1) * machine.split_us;
 }
 
-}  // namespace
-
-double library_gemm_us(const Machine& machine, std::int64_t m, std::int64_t n, std::int64_t k, int workers) {
+/// Time of a library's product with weights of n columns. `rows`: by weight.
+double library_product_us(const Machine& machine, const std::vector<std::int64_t>& rows, std::int64_t n,
+                          double k, int workers) {
+  const std::int64_t m = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
   // If edge tiles cost only what they hold, oneDNN cuts the matrix into one part per worker.
-  const auto depth = static_cast<double>(k);
   if (!machine.whole_tiles)
-    return wave_us(machine, m, ceil_div(n, larger(workers, 1)), depth) / machine.library_rate;
+    return wave_us(machine, m, ceil_div(n, larger(workers, 1)), k) / machine.library_rate;
   double best = std::numeric_limits<double>::infinity();
   for (const TileRate& tile : machine.tiles) {
-    const std::int64_t tiles = ceil_div(m, tile.rows) * ceil_div(n, tile.cols);
+    std::int64_t tiles = 0;
+    for (const std::int64_t some : rows) tiles += ceil_div(some, tile.rows) * ceil_div(n, tile.cols);
     const double full = static_cast<double>(tiles) / larger(workers, 1);
     const double idle = std::ceil(full) - full;
     const double waves = full < 1 ? 1 : full + machine.library_tail * idle;
-    const double us = waves * split_wave_us(machine, {0, 0, tile.rows, tile.cols}, tiles, depth, workers);
+    const double us = waves * split_wave_us(machine, {0, 0, tile.rows, tile.cols}, tiles, k, workers);
     best = std::min(best, us);
   }
-  return std::max(best / machine.library_rate, operands_us(machine, m + n, depth) / only_reads);
+  return std::max(best / machine.library_rate,
+                  operands_us(machine, m + std::ssize(rows) * n, k) / only_reads);
+}
+
+}  // namespace
+
+double library_gemm_us(const Machine& machine, std::int64_t m, std::int64_t n, std::int64_t k, int workers) {
+  return library_product_us(machine, {m}, n, static_cast<double>(k), workers);
 }
 
 namespace sim {
@@ -133,7 +144,8 @@ double Costs::library_us(const Gemm& gemm, std::int32_t workers) const {
   const double gated = gemm.epilogue.activation == Activation::swiglu ? 2 : 1;
   const std::int64_t k = gemm.transpose_a ? gemm.a.rows : gemm.a.cols;
   return gated * stand_in_factor(gemm) *
-             library_gemm_us(machine_, gemm.grid.rows, gemm.grid.cols, k, workers) +
+             library_product_us(machine_, rows_by_weight(plan_, gemm), gemm.grid.cols, static_cast<double>(k),
+                                workers) +
          store_again_us({&gemm.out, 1}, area(gemm.grid.rows, gemm.grid.cols) * width_of(gemm.out.slice));
 }
 
@@ -145,26 +157,36 @@ double Costs::multiply_us(std::int64_t rows, std::int64_t cols, std::int64_t til
 double Costs::wave_of_us(const Gemm& gemm, std::int64_t item, double k) const {
   const TileGrid& grid = gemm.grid;
   const std::int64_t most = larger(gemm.resources.most > 0 ? gemm.resources.most : plan_.workers, 1);
-  const auto [known, fresh] = waves_.try_emplace({&gemm, item / most}, 0);
+  const auto wave_of = [&](std::int64_t position) { return live_tiles(gemm, position) / most; };
+  const std::int64_t wave = wave_of(item);
+  const auto [known, fresh] = waves_.try_emplace({&gemm, wave}, 0);
   if (!fresh) return known->second;
-  const double multiplied =
-      split_wave_us(machine_, {0, 0, grid.tile_rows, grid.tile_cols}, grid.positions(), k, most);
-  const auto operands = [&](std::int64_t down, std::int64_t across) {
-    return operands_us(
-        machine_, smaller(down * grid.tile_rows, grid.rows) + smaller(across * grid.tile_cols, grid.cols), k);
+  struct RowOfTiles {
+    std::int64_t rows = -1;  // -1: not seen
+    std::int32_t weight = 0;
   };
-  const std::int64_t first = item / most * most, last = smaller(first + most, grid.positions());
-  known->second = multiplied;
-  if (operands(1, last - first) <= multiplied) return multiplied;  // even if no two tiles shared a column
-  std::vector<bool> down(static_cast<std::size_t>(grid.tiles_m())),
-      across(static_cast<std::size_t>(grid.tiles_n()));
-  for (std::int64_t i = first; i < last; ++i) {
+  const std::int32_t weights =
+      gemm.groups.empty() ? 1 : std::ranges::max(gemm.groups, {}, &RowGroup::weight).weight + 1;
+  std::vector<RowOfTiles> down(static_cast<std::size_t>(grid.tiles_m()));
+  std::vector<char> across(static_cast<std::size_t>(weights * grid.tiles_n()), 0);  // of each weight
+  std::int64_t rows = 0, cols = 0;
+  for (const std::int64_t i :
+       std::ranges::equal_range(std::views::iota(std::int64_t{0}, grid.positions()), wave, {}, wave_of)) {
     const Tile tile = grid.tile(i);
     if (grid.phantom(tile)) continue;
-    down[static_cast<std::size_t>(tile.m)] = across[static_cast<std::size_t>(tile.n)] = true;
+    RowOfTiles& row = down[static_cast<std::size_t>(tile.m)];
+    if (row.rows < 0) {
+      const ProductTile held = tile_of(gemm, i);
+      row = {held.rect.rows, held.group != nullptr ? held.group->weight : 0};
+      rows += row.rows;
+    }
+    if (row.rows > 0 &&
+        !std::exchange(across[static_cast<std::size_t>(row.weight * grid.tiles_n() + tile.n)], 1))
+      cols += grid.rect(tile).cols;
   }
-  return known->second =
-             std::max(multiplied, operands(std::ranges::count(down, true), std::ranges::count(across, true)));
+  return known->second = std::max(
+             split_wave_us(machine_, {0, 0, grid.tile_rows, grid.tile_cols}, grid.positions(), k, most),
+             operands_us(machine_, rows + cols, k));
 }
 
 double Costs::store_gbps(const Step& step) const {
@@ -235,6 +257,8 @@ ProductTile Costs::tile_of(const Gemm& gemm, std::int64_t item) const {
 }
 
 std::int64_t Costs::live_tiles(const Gemm& gemm, std::int64_t end) const {
+  if (gemm.live.buffer < 0)
+    return gemm.grid.tiles() == gemm.grid.positions() ? end : gemm.grid.tiles_before(end);
   std::vector<std::int64_t>& before = live_before_[&gemm];
   if (before.empty()) {
     before.push_back(0);

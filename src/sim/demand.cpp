@@ -2,6 +2,9 @@
 #include "demand.hpp"
 
 #include <algorithm>
+#include <map>
+#include <ranges>
+#include <utility>
 #include <variant>
 
 #include "costs.hpp"
@@ -25,6 +28,17 @@ double area(const TileGrid& grid) {
 
 double element_bytes(const Plan& plan, const Slice& slice) {
   return static_cast<double>(size_bytes(plan.buffers[static_cast<std::size_t>(slice.buffer)].dtype));
+}
+
+std::vector<std::int64_t> rows_by_weight(const Plan& plan, const Gemm& gemm) {
+  if (gemm.groups.empty()) return {gemm.grid.rows};
+  std::map<std::int32_t, std::int64_t> rows;
+  for (const RowGroup& group : gemm.groups)
+    if (group.rows > 0)
+      rows[group.weight] +=
+          gemm.live.buffer >= 0 ? smaller(group.rows, plan.problem().expected_rows()) : group.rows;
+  const auto values = std::views::values(rows);
+  return {values.begin(), values.end()};
 }
 
 double pass_bytes(const Plan& plan, const Elementwise& step, double elements) {
@@ -53,9 +67,14 @@ MovedBytes moved_by(const Plan& plan, const Step& step, const Machine& machine) 
       const MovedBytes one = attention_moves(keys, keys, static_cast<double>(grid.cols), true, element);
       return {sequences * one.once, sequences * one.again};
     }
-    if (Costs::is_library(*gemm))
-      return product_moves({grid.rows, grid.cols, k, machine.tile_rows, machine.tile_cols}, element);
-    return product_moves({grid.rows, grid.cols, k, grid.tile_rows, grid.tile_cols}, element);
+    const auto [tall, wide] = Costs::is_library(*gemm) ? std::pair{machine.tile_rows, machine.tile_cols}
+                                                       : std::pair{grid.tile_rows, grid.tile_cols};
+    MovedBytes all;
+    for (const std::int64_t rows : rows_by_weight(plan, *gemm)) {
+      const MovedBytes moved = product_moves({rows, grid.cols, k, tall, wide}, element);
+      all.once += moved.once, all.again += moved.again;
+    }
+    return all;
   }
   if (const auto* attend = std::get_if<Attend>(&step)) return attention(attend->q, attend->keys, 1);
   // Five products instead of two, and the gradients of all operands.

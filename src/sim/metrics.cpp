@@ -13,8 +13,17 @@ double product(std::int64_t a, std::int64_t b, std::int64_t c) {
   return static_cast<double>(a) * static_cast<double>(b) * static_cast<double>(c);
 }
 
+/// A library's product of the same rows: one tile. Mechanisms cut the rows of a weight in ways of their own,
+/// by source or by chunk, so the tiles of none are the fewest.
+Gemm by_library(Gemm gemm) {
+  const TileGrid& grid = gemm.grid;
+  gemm.grid = make_grid(grid.rows, grid.cols, static_cast<std::int32_t>(larger(grid.rows, std::int64_t{1})),
+                        static_cast<std::int32_t>(grid.cols));
+  return gemm;
+}
+
 /// Reduces each rank to one lane with its Gemm, Attend and AttendBackward steps, in a workload also its
-/// passes, and nothing to wait for.
+/// passes, and nothing to wait for. Grouped products are those of a library.
 Plan computation_of(Plan plan) {
   for (RankPlan& rank : plan.ranks) {
     std::vector<Step> steps;
@@ -22,8 +31,10 @@ Plan computation_of(Plan plan) {
       for (Step& step : lane.steps)
         if (std::holds_alternative<Gemm>(step) || std::holds_alternative<Attend>(step) ||
             std::holds_alternative<AttendBackward>(step) ||
-            (plan.workload() && std::holds_alternative<Elementwise>(step)))
+            (plan.workload() && std::holds_alternative<Elementwise>(step))) {
+          if (auto* gemm = std::get_if<Gemm>(&step); gemm && !gemm->groups.empty()) step = by_library(*gemm);
           steps.push_back(std::move(step));
+        }
     rank.issue.assign(steps.size(), 0);
     rank.lanes.assign(1, {LaneKind::compute, "compute", std::move(steps)});
   }

@@ -26,6 +26,22 @@ TEST(Simulate, PhantomTilesTakeNobodysTime) {
   EXPECT_NEAR(simulate(plan, eights).computing_us[0], 90, 0.5) << "nine waves, not twelve";
 }
 
+/// A wave of ten tiles takes 10 us, or as long as reading the rows and columns that its tiles have.
+TEST(Simulate, WavesReadTheOperandsOfTheirTiles) {
+  Machine slow = machine();
+  slow.memory_gbps = 0.55;  // 110 rows and columns of two bytes each, over a K of 50, in 20 us
+  const auto computing_us = [&](std::int64_t m, std::int64_t n, std::vector<std::int64_t> groups) {
+    Workload list{2, DType::bf16, {{"product", m, n, 50}}, {{"gather", CollectiveKind::allgather, 8}}};
+    list.computations[0].groups = std::move(groups);
+    const TileParams tile{10, 10, {.raster = Raster::along_n, .swizzle = 4}};
+    return simulate(plan_sequential(list, slow, {.tile = tile}).value(), slow).computing_us[0];
+  };
+  EXPECT_NEAR(computing_us(10, 100, {}), 20, 0.1) << "of four positions, three are phantom tiles";
+  EXPECT_NEAR(computing_us(10, 20, {2, 2, 2, 2, 2}), 20, 0.1) << "five weights of 20 columns";
+  EXPECT_NEAR(computing_us(20, 10, {10, 10}), 10, 0.1) << "two weights: 40 rows and columns take 7 us";
+  EXPECT_NEAR(computing_us(10, 20, {0, 10, 0}), 10, 0.1) << "the weights without rows are not read";
+}
+
 TEST(Simulate, PickedRowsSlowTheirGemmAlone) {
   Machine picks = machine();
   picks.picking_rate = 0.8;

@@ -17,7 +17,9 @@ double flops_of(const Workload& workload);
 struct Metrics {
   double us = 0;             ///< of the plan
   double sequential_us = 0;  ///< of the sequential plan
-  double compute_us = 0;   ///< of the sequential plan's computation alone: the fastest GEMM that is not split
+  /// Of the computation alone: the fastest GEMM that is not split. Of a grouped product, each weight is read
+  /// once, and its rows are not cut by source.
+  double compute_us = 0;
   double wire_us = 0;      ///< of the bytes that must cross a rank's link, at the link's best rate
   double exposed_us = 0;   ///< in which the rank that computes least does not compute
   double flops = 0;        ///< of a rank
