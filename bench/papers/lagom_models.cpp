@@ -2,9 +2,10 @@
 // an AutoCCL-like tuner and all configurations.
 //
 // Input: the models' configurations. The paper gives no times, no sequence lengths and no V. Assumed:
-// sequences of 2048 tokens (all that Phi-2 and MPT know). Fitted: the profiles' contention, to Figure 3. With
-// it NCCL's eight channels slow computation by 15%, where §1 has up to 35%: so a second machine is fitted to
-// that 35%. Predicted: all gains and iterations.
+// sequences of 2048 tokens (all that Phi-2 and MPT know), and tokens that choose experts evenly. Products of
+// experts are grouped. Fitted: the profiles' contention, to Figure 3. With it NCCL's eight channels slow
+// computation by 15%, where §1 has up to 35%: so a second machine is fitted to that 35%. Predicted: all gains
+// and iterations.
 //
 // Exhaustive searches cover channels and chunks: the simulator's other parameters gain nothing over NCCL's
 // choice.

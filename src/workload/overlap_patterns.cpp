@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -21,7 +22,7 @@ class Blocks {
       : model_(model), options_(options), tp_(tp) {}
 
   Products attention(std::int64_t tokens) const {
-    const std::int64_t cols = share("heads", model_.heads) * model_.head_dim;
+    const std::int64_t cols = share("heads", model_.heads, tp_) * model_.head_dim;
     const std::int64_t kv = larger(model_.kv_heads / tp_, 1) * model_.head_dim;
     const std::int64_t seen = options_.sequence > 0 ? smaller(options_.sequence, tokens) : tokens;
     return {norm(tokens),
@@ -31,19 +32,20 @@ class Blocks {
   }
 
   Products dense(std::int64_t tokens) const {
-    const std::int64_t inner = share("ffn", model_.ffn);
+    const std::int64_t inner = share("ffn", model_.ffn, tp_);
     return {norm(tokens),
             {"ffn_up", tokens, gated(inner), model_.hidden},
             activation(tokens, inner),
             {"ffn_down", tokens, model_.hidden, inner}};
   }
 
-  /// A rank's routed experts, which get as many rows as the rank sends, and the shared experts.
-  Products experts(std::int64_t tokens) const {
-    Products all{norm(tokens),
-                 {"moe_up", routed(tokens), gated(model_.moe_ffn), model_.hidden},
-                 activation(routed(tokens), model_.moe_ffn),
-                 {"moe_down", routed(tokens), model_.hidden, model_.moe_ffn}};
+  /// A rank's part of the routed experts, which get as many rows as the rank sends, and the shared experts.
+  /// `ranks` ranks share the routed experts.
+  Products experts(std::int64_t tokens, int ranks) const {
+    const std::int64_t rows = routed(tokens), own = share("experts", model_.experts, ranks);
+    Products all{norm(tokens), grouped({"moe_up", rows, gated(model_.moe_ffn), model_.hidden}, own),
+                 activation(rows, model_.moe_ffn),
+                 grouped({"moe_down", rows, model_.hidden, model_.moe_ffn}, own)};
     if (model_.shared_ffn > 0) {
       all.push_back({"shared_up", tokens, gated(model_.shared_ffn), model_.hidden});
       all.push_back(activation(tokens, model_.shared_ffn));
@@ -60,15 +62,21 @@ class Blocks {
   Workload::Computation activation(std::int64_t tokens, std::int64_t inner) const {
     return pass("activation", tokens, model_.gated ? 3 * inner / 2 : inner);
   }
+  /// The product of rows that experts share. The first ones have one more if the rows do not divide.
+  static Workload::Computation grouped(Workload::Computation product, std::int64_t experts) {
+    for (std::int64_t i = 0; i < experts; ++i)
+      product.groups.push_back(product.m / experts + (i < product.m % experts ? 1 : 0));
+    return product;
+  }
   /// Reads and writes as many elements.
   static Workload::Computation pass(std::string name, std::int64_t rows, std::int64_t cols) {
     return {std::move(name), rows, cols, 1, {}, ComputationKind::pass};
   }
   std::int64_t gated(std::int64_t inner) const { return model_.gated ? 2 * inner : inner; }
-  std::int64_t share(std::string_view what, std::int64_t size) const {
-    if (size == 0 || size % tp_ != 0)
-      throw InvalidArgument(fmt::format("{} = {} is not a multiple of {} ranks", what, size, tp_));
-    return size / tp_;
+  static std::int64_t share(std::string_view what, std::int64_t size, int ranks) {
+    if (size == 0 || size % ranks != 0)
+      throw InvalidArgument(fmt::format("{} = {} is not a multiple of {} ranks", what, size, ranks));
+    return size / ranks;
   }
 
   const ModelConfig& model_;
@@ -77,7 +85,8 @@ class Blocks {
 };
 
 /// For each GEMM dX = dY · Wᵀ and dW = Xᵀ · dY, last GEMM first. Attention's own work counts twice. Passes
-/// move as many bytes as before.
+/// move as many bytes as before. The dW of experts are one grouped product. All have the depth of the expert
+/// that has most rows, and experts without rows have none.
 Products backward(const Products& forward) {
   Products all;
   for (auto it = forward.rbegin(); it != forward.rend(); ++it) {
@@ -86,6 +95,13 @@ Products backward(const Products& forward) {
     if (it->kind == ComputationKind::product) {
       dx.n = it->k, dx.k = it->n;
       dw.m = it->k, dw.k = it->m;
+    }
+    if (!it->groups.empty()) {
+      dw.m = 0, dw.k = std::ranges::max(it->groups);
+      for (std::int64_t& rows : dw.groups) {
+        rows = rows > 0 ? it->k : 0;
+        dw.m += rows;
+      }
     }
     all.push_back(std::move(dx));
     if (it->kind != ComputationKind::pass) all.push_back(std::move(dw));
@@ -101,7 +117,7 @@ Products joined(Products first, const Products& second) {
 std::int64_t weights_of(const Products& products) {
   std::int64_t weights = 0;
   for (const Workload::Computation& item : products)
-    if (item.kind == ComputationKind::product) weights += item.n * item.k;
+    if (item.kind == ComputationKind::product) weights += item.weights() * item.n * item.k;
   return weights;
 }
 
@@ -218,11 +234,9 @@ std::vector<OverlapPattern> overlap_patterns(const ModelConfig& model, const Pat
         const Products layer = joined(attention, blocks.dense(options.tokens));
         patterns.fsdp(moe > 0 ? "dense" : "layer", layer, weights_of(layer), dense);
       }
-      if (moe > 0) {  // weights of all experts, including those that no token uses
-        const Products experts = blocks.experts(options.tokens);
-        const Products layer = joined(attention, experts);
-        const std::int64_t one = weights_of({experts[1], experts[3]});
-        patterns.fsdp("moe", layer, weights_of(layer) + (model.experts - 1) * one, moe);
+      if (moe > 0) {
+        const Products layer = joined(attention, blocks.experts(options.tokens, 1));
+        patterns.fsdp("moe", layer, weights_of(layer), moe);
       }
       break;
     }
@@ -236,8 +250,8 @@ std::vector<OverlapPattern> overlap_patterns(const ModelConfig& model, const Pat
     case Parallelism::ep: {
       const Blocks blocks(model, options, 1);
       const std::int64_t bytes = blocks.routed(half) * model.hidden * element;
-      patterns.two_halves(CollectiveKind::alltoall, {blocks.attention(half), blocks.experts(half)},
-                          {bytes, bytes}, moe);
+      patterns.two_halves(CollectiveKind::alltoall,
+                          {blocks.attention(half), blocks.experts(half, options.ranks)}, {bytes, bytes}, moe);
       break;
     }
   }

@@ -43,8 +43,11 @@ struct OverlapPattern {
 /// out.
 ///
 /// `tp`: a layer has four all-reduces in each pass, each beside the other half's block. `ep`: it has four
-/// all-to-alls in each pass instead. A rank has an even share of the rows, and layers without experts are
-/// left out. `fsdp`: a layer has one all-gather in each pass, and a reduce-scatter in the backward pass.
+/// all-to-alls in each pass instead. Layers without experts are left out. `fsdp`: a layer has one all-gather
+/// in each pass, and a reduce-scatter in the backward pass.
+///
+/// Routed experts are grouped products, with one weight an expert. `ep`: a rank has an even part of the
+/// experts; `fsdp`: all of them. Tokens choose experts evenly, so with few tokens some experts have no rows.
 ///
 /// Throws InvalidArgument that names the field that does not divide, is missing, or is out of range.
 std::vector<OverlapPattern> overlap_patterns(const ModelConfig& model, const PatternOptions& options);

@@ -5,14 +5,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "shingle/base/error.hpp"
 #include "shingle/machine/profile.hpp"
 #include "shingle/planner/planner.hpp"
+#include "shingle/sim/simulate.hpp"
 #include "shingle/verify/verify.hpp"
 #include "workload/overlap_patterns.hpp"
 
@@ -361,6 +364,58 @@ TEST(OverlapPatterns, ExpertsOfALayerAreGatheredWithIt) {
   EXPECT_GT(patterns[2].workload.collectives[0].bytes, 64 * 2 * 3 * 2048 * 1408);
 }
 
+const Workload::Computation& named(const Workload& list, const std::string& name) {
+  return *std::ranges::find(list.computations, name, &Workload::Computation::name);
+}
+
+TEST(OverlapPatterns, ExpertsAreGroupedProducts) {
+  const auto patterns = overlap_patterns(model("deepseek-moe-16b"),
+                                         {.parallelism = Parallelism::ep, .ranks = 8, .tokens = 4096});
+  const Workload &forward = patterns[0].workload, &backward = patterns[1].workload;
+  const std::vector<std::int64_t> rows(8, 2048 * 6 / 8);  // of the 64 experts a rank has eight
+  const Workload::Computation &up = named(forward, "moe_up 1"), &down = named(forward, "moe_down 2");
+  EXPECT_EQ(up.groups, rows);
+  EXPECT_EQ(std::tuple(up.m, up.n, up.k), std::tuple(2048 * 6, 2 * 1408, 2048));
+  EXPECT_EQ(down.groups, rows);
+  EXPECT_EQ(std::tuple(down.m, down.n, down.k), std::tuple(2048 * 6, 2048, 1408));
+  EXPECT_TRUE(named(forward, "shared_up 1").groups.empty());
+  const Workload::Computation &dx = named(backward, "moe_up_dx 1"), &dw = named(backward, "moe_up_dw 1");
+  EXPECT_EQ(dx.groups, rows);
+  EXPECT_EQ(std::tuple(dx.m, dx.n, dx.k), std::tuple(2048 * 6, 2048, 2 * 1408));
+  EXPECT_EQ(dw.groups, std::vector<std::int64_t>(8, 2048));
+  EXPECT_EQ(std::tuple(dw.m, dw.n, dw.k), std::tuple(8 * 2048, 2 * 1408, 2048 * 6 / 8));
+  EXPECT_EQ(multiply_adds(backward), 2 * multiply_adds(forward));
+}
+
+TEST(OverlapPatterns, SomeExpertsHaveNoRows) {
+  const auto patterns =
+      overlap_patterns(model("olmoe-1b-7b"), {.parallelism = Parallelism::ep, .ranks = 2, .tokens = 4});
+  const Workload &forward = patterns[0].workload, &backward = patterns[1].workload;
+  std::vector<std::int64_t> rows(32, 0), weights = rows;
+  std::fill_n(rows.begin(), 16, 1), std::fill_n(weights.begin(), 16, 2048);  // two tokens have eight each
+  EXPECT_EQ(named(forward, "moe_up 1").groups, rows);
+  EXPECT_EQ(named(backward, "moe_up_dw 1").groups, weights);
+  EXPECT_EQ(named(backward, "moe_up_dw 1").k, 1);
+  EXPECT_EQ(multiply_adds(backward), 2 * multiply_adds(forward));
+}
+
+/// Each expert's weights are read, whatever the number of its rows.
+TEST(OverlapPatterns, ExpertsReadTheirWeights) {
+  const Machine machine = shipped("h200x8");
+  const auto patterns =
+      overlap_patterns(model("olmoe-1b-7b"), {.parallelism = Parallelism::ep, .ranks = 8, .tokens = 128});
+  const Workload::Computation& up = named(patterns[0].workload, "moe_up 1");
+  const auto computing_us = [&](const Workload::Computation& item) {
+    const Workload alone{8, DType::bf16, {item}, {{"none", CollectiveKind::alltoall, 8}}};
+    return simulate(plan_sequential(alone, machine).value(), machine).computing_us[0];
+  };
+  const double weights_us = static_cast<double>(8 * up.n * up.k * 2) / (machine.memory_gbps * 1e3);
+  EXPECT_GE(computing_us(up), weights_us);
+  Workload::Computation one = up;
+  one.groups.clear();
+  EXPECT_LT(computing_us(one), weights_us / 2);
+}
+
 /// Small sizes of the same model, to prove.
 TEST(OverlapPatterns, AreProven) {
   ModelConfig small = model("deepseek-moe-16b");
@@ -392,6 +447,8 @@ TEST(OverlapPatterns, RefuseWhatDoesNotFit) {
   };
   says("phi-2", {.parallelism = Parallelism::ep, .ranks = 8, .tokens = 4096}, "experts");
   says("olmoe-1b-7b", {.parallelism = Parallelism::tp, .ranks = 8, .tokens = 4096}, "dense layers");
+  says("qwen1.5-moe-a2.7b", {.parallelism = Parallelism::ep, .ranks = 8, .tokens = 4096},
+       "experts = 60 is not a multiple of 8 ranks");
   says("phi-2", {.parallelism = Parallelism::tp, .ranks = 5, .tokens = 4096}, "is not a multiple of");
   says("phi-2", {.ranks = 8}, "tokens = 0");
   says("phi-2", {.ranks = 1, .tokens = 64}, "ranks = 1 is outside");
