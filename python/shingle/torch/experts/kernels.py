@@ -7,7 +7,7 @@ from .. import gradients, outputs, shapes
 from ..groups import find_group
 from ..sequential import activate
 from .routing import Layout, exchange
-from .sequential import give_back, multiply, send_tokens, send_weights, weight_gradient
+from .sequential import multiply, weight_gradient
 from .slots import Slots
 
 ROWS_AT_ONCE = 4096  # whose hidden layer is in fp32
@@ -99,9 +99,9 @@ def gradients_of(way, outs, grad, x, w_up, w_down, topk_weights, layout, activat
     """
     down = w_down.transpose(-2, -1)
     wants_x, wants_up, wants_down, wants_weights = wanted
-    sent_x = send_tokens(x, layout, async_op=True) if wants_up else None
-    sent_grad = send_tokens(grad, layout, async_op=True) if wants_down else None
-    weights, u, q = send_weights(topk_weights, layout), None, None
+    sent_x = layout.send_tokens(x) if wants_up else None
+    sent_grad = layout.send_tokens(grad) if wants_down else None
+    weights, u, q = layout.send_weights(topk_weights), None, None
     if wants_up:
         rows = sent_x()
         u = multiply(rows, w_up, layout)
@@ -119,7 +119,7 @@ def gradients_of(way, outs, grad, x, w_up, w_down, topk_weights, layout, activat
     if wants_down:
         d_down = weight_gradient(grad_rows, active, w_down, layout)
     if wants_weights:
-        d_weights.copy_(give_back(products, layout)[..., 0].t())
+        d_weights.copy_(layout.give_back(products)[..., 0].t())
     return dx, d_up, d_down, d_weights
 
 

@@ -34,14 +34,14 @@ def enqueue(shape, layout, out, rows, weights, *topk_weights):
 
 
 def dispatch(x, w, layout):
-    shape = chosen("alltoall+grouped-gemm", x, w, layout, w.shape[1])
+    shape = chosen(layout.OPS["dispatch"], x, w, layout, w.shape[1])
     if shape is None:
         return sequential.dispatch(x, w, layout)
     return enqueue(shape, layout, layout.new_rows(x, w.shape[1]), x, [w])
 
 
 def combine(rows, w, topk_weights, layout):
-    shape = chosen("grouped-gemm+alltoall", rows, w, layout, w.shape[1])
+    shape = chosen(layout.OPS["combine"], rows, w, layout, w.shape[1])
     if shape is None:
         return sequential.combine(rows, w, topk_weights, layout)
     return enqueue(shape, layout, rows.new_empty(layout.tokens, w.shape[1]), rows, [w], topk_weights)
@@ -49,7 +49,7 @@ def combine(rows, w, topk_weights, layout):
 
 def moe(x, w_up, w_down, topk_weights, layout, activation):
     _, n, inner = w_down.shape
-    shape = chosen("moe", x, w_up, layout, n, inner, activation)
+    shape = chosen(layout.OPS["moe"], x, w_up, layout, n, inner, activation)
     if shape is None:
         return sequential.moe(x, w_up, w_down, topk_weights, layout, activation)
     return enqueue(shape, layout, x.new_empty(layout.tokens, n), x, [w_up, w_down], topk_weights)

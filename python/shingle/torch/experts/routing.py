@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from ... import context
 from ...errors import InvalidArgument, Unsupported
+from .whole import WholeExperts
 
 HEADER = 2  # of a message: a checksum of the terms, and the number of choices, or minus the bytes of an error's text
 LEAST_ROOM = 256  # choices that a message has room for; an error's text has four bytes a choice
@@ -90,11 +91,11 @@ def require_experts(routing, experts):
         )
 
 
-class Layout:
-    """Where the rows of a routing lie. Indices are on `device`; numbers are of the host.
+class HostRouting:
+    """A routing that the host knows. Indices are on `device`; numbers are of the host.
 
-    Choices leave a rank sorted by expert, and so by rank, then in their order. A rank sorts what it receives by expert,
-    then by source, then in the order of the source.
+    A rank multiplies rows by expert, then by source, then in the order of the source. Derived classes have `here`: the
+    numbers of these rows, [sources, experts of which this rank has weights].
     """
 
     declared_capacity = 0  # no capacity
@@ -118,14 +119,47 @@ class Layout:
         return torch.stack([torch.bincount(self.ids(rank), minlength=self.experts) for rank in range(self.group.size)])
 
     @functools.cached_property
+    def ends(self):
+        """The end of the rows of each expert of this rank."""
+        return self.here.sum(0).cumsum(0).tolist()
+
+    @property
+    def received(self):
+        """Rows that the experts of this rank receive."""
+        return self.ends[-1]
+
+    @functools.cached_property
+    def offsets(self):
+        """`ends` as torch._grouped_mm takes them."""
+        return self._there(torch.tensor(self.ends, dtype=torch.int32))
+
+    @functools.cached_property
+    def for_context(self):
+        """The routing as calls of a context take it."""
+        width = self.routing.shape[1] * self.routing.element_size()
+        first = self.routing.data_ptr() + self.routing.element_size()
+        addresses = [first + rank * width for rank in range(self.group.size)]
+        return context.Routing.in_memory(addresses, self.choices, self.experts, self.routing)
+
+    def new_rows(self, like, columns):
+        """Rows by expert of this rank, not initialised."""
+        return like.new_empty(self.received, columns)
+
+    def matrices(self, op):
+        return []
+
+    def _there(self, index):
+        """An index on the device. Pinned, so that the host does not wait for it."""
+        return index.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else index
+
+
+class Layout(HostRouting, WholeExperts):
+    """Where the rows of a routing lie. Choices leave a rank sorted by expert, and so by rank, then in their order."""
+
+    @functools.cached_property
     def table(self):
         """Rows that ranks send to each other, [source][destination]."""
         return self.counts.unflatten(1, (self.group.size, -1)).sum(2).tolist()
-
-    @functools.cached_property
-    def received(self):
-        """Rows that the experts of this rank receive."""
-        return sum(row[self.group.rank] for row in self.table)
 
     @property
     def returned(self):
@@ -133,19 +167,8 @@ class Layout:
         return [list(column) for column in zip(*self.table)]
 
     @functools.cached_property
-    def _here(self):
-        """Rows that each expert of this rank receives from each rank, [ranks, experts of a rank]."""
+    def here(self):
         return self.counts.unflatten(1, (self.group.size, -1))[:, self.group.rank]
-
-    @functools.cached_property
-    def ends(self):
-        """The end of the rows of each expert of this rank."""
-        return self._here.sum(0).cumsum(0).tolist()
-
-    @functools.cached_property
-    def offsets(self):
-        """`ends` as torch._grouped_mm takes them."""
-        return self._there(torch.tensor(self.ends, dtype=torch.int32))
 
     @functools.cached_property
     def leaving(self):
@@ -165,8 +188,8 @@ class Layout:
     @functools.cached_property
     def by_expert(self):
         """The row, among those that arrive, of each row as they are multiplied."""
-        experts = torch.arange(self._here.shape[1])
-        arrived = torch.cat([experts.repeat_interleave(rows) for rows in self._here])
+        experts = torch.arange(self.here.shape[1])
+        arrived = torch.cat([experts.repeat_interleave(rows) for rows in self.here])
         return self._there(torch.argsort(arrived, stable=True))
 
     @functools.cached_property
@@ -174,31 +197,12 @@ class Layout:
         """The inverse of `by_expert`."""
         return inverse(self.by_expert)
 
-    @functools.cached_property
-    def for_context(self):
-        """The routing as calls of a context take it."""
-        width = self.routing.shape[1] * self.routing.element_size()
-        first = self.routing.data_ptr() + self.routing.element_size()
-        addresses = [first + rank * width for rank in range(self.group.size)]
-        return context.Routing.in_memory(addresses, self.choices, self.experts, self.routing)
-
     def pick(self, rows, index):
         return rows[index]
 
     def kept(self, topk_weights):
         """The weights: no choice is dropped."""
         return topk_weights
-
-    def new_rows(self, like, columns):
-        """Rows by expert of this rank, not initialised."""
-        return like.new_empty(self.received, columns)
-
-    def matrices(self, op):
-        return []
-
-    def _there(self, index):
-        """An index on the device. Pinned, so that the host does not wait for it."""
-        return index.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else index
 
 
 def inverse(order):

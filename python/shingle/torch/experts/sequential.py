@@ -1,43 +1,11 @@
-"""Experts as permutations, c10d's all-to-all and grouped products, one after the other."""
+"""Experts as permutations, c10d's collectives and grouped products, one after the other."""
 
 import torch
 
 from .. import shapes
-from ..sequential import activate, all_to_all
+from ..sequential import activate
 
 GROUPED_ALIGNMENT = 16  # bytes: of what torch._grouped_mm reads
-
-
-def send(rows, index, layout, async_op=False):
-    """Rows of choices to the experts. index: the row that each leaving choice takes.
-
-    Returns a function that waits for the rows [received, columns] and returns them, sorted by expert.
-    """
-    arrived, work = all_to_all(layout.pick(rows, index), layout.table, layout.group, async_op=True)
-    if not async_op:
-        work.wait()
-
-    def wait():
-        work.wait()
-        return arrived[layout.by_expert]
-
-    return wait
-
-
-def send_tokens(x, layout, async_op=False):
-    """Tokens [tokens, columns] to the experts that they chose. Returns what send() returns."""
-    return send(x, layout.leaving_tokens, layout, async_op)
-
-
-def send_weights(topk_weights, layout):
-    """The weight of each row that the experts received, [received, 1]."""
-    return send(topk_weights.t().reshape(-1, 1), layout.leaving, layout)()
-
-
-def give_back(rows, layout):
-    """Rows of experts [received, columns] to their tokens: [topk, tokens, columns]; zeros for dropped choices."""
-    returned = all_to_all(rows[layout.by_source], layout.returned, layout.group)
-    return layout.pick(returned, layout.by_choice).view(layout.topk, layout.tokens, rows.shape[1])
 
 
 def takes_grouped_mm(*tensors):
@@ -78,18 +46,22 @@ def weight_gradient(grad, rows, w, layout):
     return out
 
 
+def weighted_sum(products, topk_weights):
+    """Products of choices [topk, tokens, columns] times weights [tokens, topk], summed in their order in fp32."""
+    out = products.new_zeros(products.shape[1:], dtype=shapes.wide(products.dtype))
+    for product, weights in zip(products, topk_weights.t()):
+        out += product * weights[:, None]
+    return out.to(products.dtype)
+
+
 def dispatch(x, w, layout):
     """Tokens to their experts, times wᵀ there: [received, n], sorted by expert."""
-    return multiply(send_tokens(x, layout)(), w, layout)
+    return multiply(layout.send_tokens(x)(), w, layout)
 
 
 def combine(rows, w, topk_weights, layout):
-    """Rows of experts times wᵀ, back to their tokens, summed with the weights in the order of choices, in fp32."""
-    products = give_back(multiply(rows, w, layout), layout)
-    out = products.new_zeros(products.shape[1:], dtype=shapes.wide(rows.dtype))
-    for product, weights in zip(products, layout.kept(topk_weights).t()):
-        out += product * weights[:, None]
-    return out.to(rows.dtype)
+    """Rows of experts times wᵀ, back to their tokens and summed with the weights."""
+    return layout.sum_choices(multiply(rows, w, layout), topk_weights)
 
 
 def moe(x, w_up, w_down, topk_weights, layout, activation):

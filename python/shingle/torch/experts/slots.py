@@ -9,8 +9,10 @@ import functools
 import torch
 import torch.nn.functional as F
 
+from .whole import WholeExperts
 
-class Slots:
+
+class Slots(WholeExperts):
     """As routing.Layout: the kernels take either. Indices are on the device, -1 for no row, and nothing waits for it.
 
     topk_ids: of this rank, [tokens, topk]; ids other than -1 that are no expert are counted. experts: of all ranks.
