@@ -13,16 +13,24 @@ from shingle import torch as st  # noqa: E402
 from shingle.torch import experts as kernels  # noqa: E402
 from shingle.torch import sequential  # noqa: E402
 from shingle.torch.experts import routing  # noqa: E402
+from shingle.torch.experts.slices import Slices  # noqa: E402
 from shingle.torch.groups import find_group  # noqa: E402
 
-HIDDEN, INNER, OUT = 8, 6, 10
+HIDDEN, INNER, OUT = 8, 12, 10
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 RANKS = pytest.mark.parametrize("ranks", [1, 2, 4])
+SPLITS = pytest.mark.parametrize("tensor_parallel", [False, True], ids=["whole experts", "slices"])
 ACTIVATIONS = pytest.mark.parametrize("activation", ["swiglu", "gelu", "silu", "relu", None])
 
 
 def up_rows(activation):
     return 2 * INNER if activation == "swiglu" else INNER
+
+
+def slice_of(w, dim, parts=1):
+    """This rank's slice of each of equal parts of a dimension."""
+    in_slices = w.unflatten(dim, (parts, dist.get_world_size(), -1))
+    return in_slices.select(dim + 1, dist.get_rank()).flatten(dim, dim + 1)
 
 
 def dense(x, up, down, ids, weights, activation):
@@ -34,8 +42,9 @@ def dense(x, up, down, ids, weights, activation):
 class Case:
     """Tokens of all ranks, their experts, and the experts of all ranks, in float64 and equal on all ranks."""
 
-    def __init__(self, tokens, experts, topk, activation="swiglu", choose=None, out=OUT):
+    def __init__(self, tokens, experts, topk, activation="swiglu", choose=None, out=OUT, tensor_parallel=False):
         self.rank, self.ranks, self.activation = dist.get_rank(), dist.get_world_size(), activation
+        self.tensor_parallel = tensor_parallel
         tokens = [tokens[rank % len(tokens)] for rank in range(self.ranks)]
 
         def random(*shape):
@@ -52,20 +61,28 @@ class Case:
     def dense(self, x, ids, weights):
         return dense(x, self.up, self.down, ids, weights, self.activation)
 
-    def mine(self, whole):
-        """This rank's part of what all ranks have."""
-        return whole[self.rank] if isinstance(whole, list) else whole.chunk(self.ranks)[self.rank]
+    def mine(self, of_ranks):
+        return of_ranks[self.rank]
+
+    def own_experts(self, up, down):
+        """This rank's part of the weights of all experts."""
+        if self.tensor_parallel:
+            return slice_of(up, 1, 2 if self.activation == "swiglu" else 1), slice_of(down, 2)
+        return tuple(whole.chunk(self.ranks)[self.rank] for whole in (up, down))
 
     def leaves(self, dtype):
         """x, up, down and weights of this rank."""
-        weights = torch.promote_types(dtype, torch.float32)
-        of = (self.xs, dtype), (self.up, dtype), (self.down, dtype), (self.weights, weights)
-        return [self.mine(whole).detach().to(to).clone().requires_grad_() for whole, to in of]
+        weights = self.mine(self.weights).to(torch.promote_types(dtype, torch.float32))
+        found = [of.to(dtype) for of in (self.mine(self.xs), *self.own_experts(self.up, self.down))]
+        return [of.detach().clone().contiguous().requires_grad_() for of in (*found, weights)]
 
     def gradients(self):
-        return [x.grad for x in map(self.mine, (self.xs,))] + [
-            whole.grad.chunk(self.ranks)[self.rank] for whole in (self.up, self.down)
-        ] + [self.mine(self.weights).grad]  # fmt: skip
+        experts = self.own_experts(self.up.grad, self.down.grad)
+        return [self.mine(self.xs).grad, *experts, self.mine(self.weights).grad]
+
+    def call(self, x, up, down, weights, ids=None):
+        ids = self.mine(self.ids) if ids is None else ids
+        return st.moe(x, up, down, ids, weights, activation=self.activation, tensor_parallel=self.tensor_parallel)
 
 
 def close(got, expected, what, bound=None):
@@ -75,14 +92,13 @@ def close(got, expected, what, bound=None):
     assert expected.numel() == 0 or error <= (bound or TOLERANCE[got.dtype]), f"{what} is off by {error}"
 
 
-def moe_case(tokens, experts, topk, activation, dtype, choose=None):
-    case = Case(tokens, experts, topk, activation, choose)
-    x, up, down, weights = leaves = case.leaves(dtype)
-    out = st.moe(x, up, down, case.mine(case.ids), weights, activation=activation)
+def moe_case(tensor_parallel, tokens, experts, topk, activation, dtype, choose=None):
+    case = Case(tokens, experts, topk, activation, choose, tensor_parallel=tensor_parallel)
+    leaves = case.leaves(dtype)
+    out = case.call(*leaves)
     assert out.dtype == dtype
     close(out, case.mine(case.outs), "result")
-    again = st.moe(x, up, down, case.mine(case.ids).int(), weights, activation=activation)
-    assert torch.equal(out, again)
+    assert torch.equal(out, case.call(*leaves, case.mine(case.ids).int()))
     (out * case.mine(case.coefficients).to(dtype)).sum().backward()
     for name, leaf, expected in zip(("x", "w_up", "w_down", "topk_weights"), leaves, case.gradients()):
         close(leaf.grad, expected, f"gradient of {name}", TOLERANCE[dtype])
@@ -94,65 +110,74 @@ def all_to_the_last(count, topk):
 
 
 @RANKS
+@SPLITS
 @ACTIVATIONS
-def test_moe(ranks, activation):
-    on_ranks(ranks, moe_case, [5, 3, 9, 1], 8, 2, activation, torch.float64)
+def test_moe(ranks, tensor_parallel, activation):
+    on_ranks(ranks, moe_case, tensor_parallel, [5, 3, 9, 1], 8, 2, activation, torch.float64)
 
 
 @RANKS
-def test_moe_in_other_dtypes(ranks):
+@SPLITS
+def test_moe_in_other_dtypes(ranks, tensor_parallel):
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        on_ranks(ranks, moe_case, [40, 30], 8, 2, "swiglu", dtype)
+        on_ranks(ranks, moe_case, tensor_parallel, [40, 30], 8, 2, "swiglu", dtype)
 
 
 @RANKS
-def test_empty_experts_ranks_without_tokens_and_duplicates(ranks):
-    on_ranks(ranks, moe_case, [0, 5], 4, 1, "swiglu", torch.float64)  # topk 1, ranks without tokens
-    on_ranks(ranks, moe_case, [1], 32, 3, "swiglu", torch.float64)  # most experts have no rows
-    on_ranks(ranks, moe_case, [5, 0, 2], 8, 4, "swiglu", torch.float64, all_to_the_last)  # duplicates, one expert
-    on_ranks(ranks, moe_case, [6], 4, 4, "silu", torch.float64)  # as many as there are experts, with duplicates
-    on_ranks(ranks, moe_case, [0], 4, 2, "swiglu", torch.float64)  # no tokens at all
+@SPLITS
+def test_empty_experts_ranks_without_tokens_and_duplicates(ranks, tensor_parallel):
+    for tokens, experts, topk, activation, choose in (
+        ([0, 5], 4, 1, "swiglu", None),  # topk 1, ranks without tokens
+        ([1], 32, 3, "swiglu", None),  # most experts have no rows
+        ([5, 0, 2], 8, 4, "swiglu", all_to_the_last),  # duplicates, one expert
+        ([6], 4, 4, "silu", None),  # as many as there are experts, with duplicates
+        ([0], 4, 2, "swiglu", None),  # no tokens at all
+    ):
+        on_ranks(ranks, moe_case, tensor_parallel, tokens, experts, topk, activation, torch.float64, choose)
+
+
+def test_slices_of_experts_whose_number_the_ranks_do_not_divide():
+    on_ranks(2, moe_case, True, [4, 3], 5, 2, "swiglu", torch.float64)
 
 
 @RANKS
 def test_more_choices_than_a_message_has_room_for(ranks):
     more = routing.LEAST_ROOM + 1
-    on_ranks(ranks, moe_case, [more, 2], 4, 1, "relu", torch.float64)  # a second all-gather
-    on_ranks(ranks, moe_case, [2, more], 4, 1, "relu", torch.float64)  # room for it
-    on_ranks(ranks, moe_case, [3], 4, 2, "relu", torch.float64)
+    on_ranks(ranks, moe_case, False, [more, 2], 4, 1, "relu", torch.float64)  # a second all-gather
+    on_ranks(ranks, moe_case, False, [2, more], 4, 1, "relu", torch.float64)  # room for it
+    on_ranks(ranks, moe_case, False, [3], 4, 2, "relu", torch.float64)
 
 
-def wanted_case():
+def wanted_case(tensor_parallel):
     """Each subset of gradients: the same bits as with all."""
-    case = Case([5, 3], 8, 2)
+    case = Case([5, 3], 8, 2, tensor_parallel=tensor_parallel)
 
     def gradients(wants):
         leaves = case.leaves(torch.float32)
         for leaf, want in zip(leaves, wants):
             leaf.requires_grad_(want)
-        x, up, down, weights = leaves
-        out = st.moe(x, up, down, case.mine(case.ids), weights)
-        (out * case.mine(case.coefficients).float()).sum().backward()
+        (case.call(*leaves) * case.mine(case.coefficients).float()).sum().backward()
         return [leaf.grad for leaf in leaves]
 
     each_subset_matches(gradients, 4)
 
 
 @RANKS
-def test_gradients_that_are_not_wanted_are_not_made(ranks):
-    on_ranks(ranks, wanted_case)
+@SPLITS
+def test_gradients_that_are_not_wanted_are_not_made(ranks, tensor_parallel):
+    on_ranks(ranks, wanted_case, tensor_parallel)
 
 
-def layouts_case():
+def layouts_case(tensor_parallel):
     """Transposed weights, rows with gaps, and more dimensions of x."""
-    case = Case([6], 8, 2)
+    case = Case([6], 8, 2, tensor_parallel=tensor_parallel)
     x, up, down, weights = case.leaves(torch.float64)
     ids, expected = case.mine(case.ids), case.mine(case.outs)
     wide = torch.zeros(6, 2 * HIDDEN, dtype=torch.float64)
     wide[:, ::2] = x.detach()
     turned = [w.detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_() for w in (up, down)]
-    close(st.moe(wide[:, ::2], *turned, ids, weights), expected, "with gaps")
-    folded = st.moe(x.view(2, 3, HIDDEN), *turned, ids.view(2, 3, 2), weights.view(2, 3, 2))
+    close(case.call(wide[:, ::2], *turned, weights), expected, "with gaps")
+    folded = case.call(x.view(2, 3, HIDDEN), *turned, weights.view(2, 3, 2), ids.view(2, 3, 2))
     assert folded.shape == (2, 3, OUT)
     close(folded.flatten(0, 1), expected, "of three dimensions")
     (folded.flatten(0, 1) * case.mine(case.coefficients)).sum().backward()
@@ -161,8 +186,9 @@ def layouts_case():
         assert leaf.grad.stride() == leaf.stride()
 
 
-def test_layouts_and_dimensions():
-    on_ranks(2, layouts_case)
+@SPLITS
+def test_layouts_and_dimensions(tensor_parallel):
+    on_ranks(2, layouts_case, tensor_parallel)
 
 
 def other_group_case():
@@ -186,6 +212,7 @@ def bad_input_case():
     good = {
         "x": torch.randn(4, HIDDEN), "w_up": torch.randn(2, 2 * INNER, HIDDEN), "w_down": torch.randn(2, OUT, INNER),
         "topk_ids": torch.randint(experts, (4, 2)), "topk_weights": torch.rand(4, 2), "activation": "swiglu",
+        "tensor_parallel": False,
     }  # fmt: skip
 
     def ids(value):
@@ -196,11 +223,11 @@ def bad_input_case():
     wrong = [
         ("x is torch.int64", {"x": torch.ones(4, HIDDEN, dtype=torch.int64)}),
         ("w_up.dtype = torch.float64", {"w_up": good["w_up"].double()}),
-        (r"w_up.shape = \(2, 12, 9\)", {"w_up": torch.randn(2, 2 * INNER, HIDDEN + 1)}),
-        (r"w_up.shape = \(12, 8\)", {"w_up": good["w_up"][0]}),
-        (r"w_up.shape\[1\] = 11 must be even", {"w_up": good["w_up"][:, 1:]}),
-        (r"w_down.shape = \(1, 10, 6\)", {"w_down": good["w_down"][:1]}),
-        (r"w_down.shape = \(2, 10, 5\)", {"w_down": good["w_down"][..., 1:]}),
+        (r"w_up.shape = \(2, 24, 9\)", {"w_up": torch.randn(2, 2 * INNER, HIDDEN + 1)}),
+        (r"w_up.shape = \(24, 8\)", {"w_up": good["w_up"][0]}),
+        (r"w_up.shape\[1\] = 23 must be even", {"w_up": good["w_up"][:, 1:]}),
+        (r"w_down.shape = \(1, 10, 12\)", {"w_down": good["w_down"][:1]}),
+        (r"w_down.shape = \(2, 10, 11\)", {"w_down": good["w_down"][..., 1:]}),
         ("topk_ids.dtype = torch.float32", {"topk_ids": good["topk_ids"].float()}),
         (r"topk_ids.shape = \(3, 2\)", {"topk_ids": good["topk_ids"][:3]}),
         (r"topk_ids.shape\[1\] = 0", {"topk_ids": good["topk_ids"][:, :0]}),
@@ -211,12 +238,14 @@ def bad_input_case():
         (f"topk_ids has -1 on rank {ranks - 1}", {"topk_ids": ids(-1)}),
         ("topk_ids has 2147483647", {"topk_ids": ids(1 << 40)}),
         ("w_up, w_down.* other sizes", {"w_down": torch.randn(2, OUT + 1, INNER)}),
-        ("other sizes, dtype or activation", {"activation": None, "w_down": torch.randn(2, OUT, 2 * INNER)}),
+        ("other sizes, dtype, activation", {"activation": None, "w_down": torch.randn(2, OUT, 2 * INNER)}),
+        ("other .* tensor_parallel", {"tensor_parallel": True, "topk_ids": good["topk_ids"].clamp(max=1)}),
     ]  # fmt: skip
 
     def call(**changes):
         given = good | (changes if rank == ranks - 1 else {})
-        return st.moe(*(given[name] for name in list(good)[:5]), activation=given["activation"])
+        options = {name: given[name] for name in list(good)[5:]}
+        return st.moe(*(given[name] for name in list(good)[:5]), **options)
 
     for match, changes in wrong:
         if ranks == 1 and "other" in match:
@@ -232,6 +261,20 @@ def bad_input_case():
 @RANKS
 def test_bad_input_raises_on_all_ranks(ranks):
     on_ranks(ranks, bad_input_case)
+
+
+def bad_slices_case():
+    """As many experts as a rank has weights of. No capacity."""
+    rank, x, weights = dist.get_rank(), torch.randn(3, HIDDEN), torch.rand(3, 2)
+    up, down = torch.randn(4, 2 * INNER, HIDDEN), torch.randn(4, OUT, INNER)
+    with pytest.raises(errors.InvalidArgument, match=r"topk_ids has 4 on rank 1; expected experts in \[0, 4\)"):
+        st.moe(x, up, down, torch.full((3, 2), 3 + rank), weights, tensor_parallel=True)
+    with pytest.raises(errors.InvalidArgument, match="capacity = 4 needs ranks with whole experts"):
+        st.moe(x, up, down, torch.zeros(3, 2, dtype=torch.int64), weights, tensor_parallel=True, capacity=4)
+
+
+def test_bad_input_of_slices():
+    on_ranks(2, bad_slices_case)
 
 
 def routing_case():
@@ -262,6 +305,27 @@ def test_layout_of_a_routing(ranks):
     on_ranks(ranks, routing_case)
 
 
+def slices_case():
+    """Rows of sliced experts against a plain sort, which is the order of the rows that operators take and give."""
+    group = find_group(dist.group.WORLD.group_name)
+    topk, generator, tokens = 3, torch.Generator().manual_seed(5), [7, 0, 30, 2][: dist.get_world_size()]
+    ids = [torch.randint(5, (count, topk), generator=generator) for count in tokens]
+    found = routing.exchange(ids[group.rank], 5, group, "", torch.device("cpu"))
+    layout = Slices(found, topk, 5, group, torch.device("cpu"))
+    rows = sorted((int(ids[rank][i, j]), rank, j, i)
+                  for rank in range(group.size) for j in range(topk) for i in range(tokens[rank]))  # fmt: skip
+    assert layout.received == len(rows)
+    assert layout.ends == [sum(row[0] <= expert for row in rows) for expert in range(5)]
+    assert layout.choice_of.tolist() == [(rank * max(tokens) + i) * topk + j for _, rank, j, i in rows]
+    for at, (_, rank, j, i) in enumerate(rows):
+        assert layout.rows[rank * max(tokens) + i, j] == at
+
+
+@RANKS
+def test_rows_of_slices(ranks):
+    on_ranks(ranks, slices_case)
+
+
 @pytest.mark.parametrize("ends", [[3, 3, 10, 16], [0, 0, 16, 16], [5, 9, 12, 16]])
 def test_products_by_grouped_mm(monkeypatch, ends):
     """The products that bf16 tensors on GPUs take: the same, also for experts without rows, in the same strides."""
@@ -288,15 +352,16 @@ def test_products_by_grouped_mm(monkeypatch, ends):
             assert expected.any()
 
 
-def compile_case(backend):
+def compile_case(backend, tensor_parallel):
     """Fullgraph, with tokens that differ between ranks and calls."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    experts = 2 * ranks
-    router, up, down = torch.randn(experts, HIDDEN), torch.randn(2, 2 * INNER, HIDDEN), torch.randn(2, HIDDEN, INNER)
+    experts = 2 if tensor_parallel else 2 * ranks
+    sizes = (experts, HIDDEN), (2, 2 * INNER, HIDDEN), (2, HIDDEN, INNER)
+    router, up, down = (torch.randn(size) / 2 for size in sizes)
 
     def layer(x, router, up, down):
         weights, ids = (x @ router.t()).softmax(-1).topk(2)
-        return x + st.moe(x, up, down, ids, weights).square()
+        return x + st.moe(x, up, down, ids, weights, tensor_parallel=tensor_parallel).square()
 
     compiled = torch.compile(layer, backend=backend, fullgraph=True, dynamic=True)
     graphs = torch._dynamo.utils.counters["stats"]
@@ -316,18 +381,18 @@ def compile_case(backend):
     assert graphs["unique_graphs"] == first, "another number of tokens compiled another graph"
 
 
+@SPLITS
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_compile_fullgraph_with_any_tokens(backend):
-    on_ranks(2, compile_case, backend)
+def test_compile_fullgraph_with_any_tokens(backend, tensor_parallel):
+    on_ranks(2, compile_case, backend, tensor_parallel)
 
 
-def autocast_case():
+def autocast_case(tensor_parallel):
     """Weights of choices stay fp32. Backward also within autocast."""
-    case = Case([5, 3], 8, 2)
+    case = Case([5, 3], 8, 2, tensor_parallel=tensor_parallel)
     leaves = case.leaves(torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        x, up, down, weights = leaves
-        out = st.moe(x, up, down, case.mine(case.ids), weights)
+        out = case.call(*leaves)
         assert out.dtype == torch.bfloat16
         (out.float() * case.mine(case.coefficients)).sum().backward()
     close(out, case.mine(case.outs), "result")
@@ -336,8 +401,9 @@ def autocast_case():
         close(leaf.grad, expected, "gradient", 3e-2)
 
 
-def test_autocast():
-    on_ranks(2, autocast_case)
+@SPLITS
+def test_autocast(tensor_parallel):
+    on_ranks(2, autocast_case, tensor_parallel)
 
 
 def checkpoint_case(reentrant):

@@ -124,7 +124,8 @@ def measure_case():
         patch.setattr(warming, "graph_us", in_graph)
         patch.setattr(warming, "routed_us", with_new_routings)
         patch.setattr(warming, "median_of", lambda group, launch, sleep_cycles: [launch(), launch()] and 1.0)
-        patch.setattr(warming, "CANDIDATES", {"gemm+allreduce": ["fused", "chunked chunks=2"], "moe": ["chunked"]})
+        candidates = {"gemm+allreduce": ["fused", "chunked chunks=2"], "moe": ["chunked"]}
+        patch.setattr(warming, "CANDIDATES", candidates | {"moe-tp": warming.CANDIDATES["moe-tp"]})
         patch.setattr(torch, "randn", lambda sizes, device, randn=torch.randn: randn(sizes))
         patch.setattr(torch, "tensor", lambda values, device, tensor=torch.tensor: tensor(values))
         group = overlapped.find_group("0")
@@ -141,6 +142,9 @@ def measure_case():
             Shape("moe", N, K, "f32", 1, inner=4, experts=(4, 2), activation="swiglu"),
             Shape("alltoall+grouped-gemm", 8, K, "f32", 1, experts=(4, 2), transpose_b=False),
             Shape("grouped-gemm+alltoall", N, K, "f32", 1, experts=(4, 2), transpose_b=False),
+            Shape("moe-tp", N, K, "f32", 1, inner=4, experts=(4, 2), activation="swiglu"),
+            Shape("allgather+grouped-gemm", 8, K, "f32", 1, experts=(4, 2), transpose_b=False),
+            Shape("grouped-gemm+reducescatter", N, K, "f32", 1, experts=(4, 2), transpose_b=False),
             Shape("moe", N, K, "f32", 1, inner=4, experts=(4, 2), capacity=20, activation="swiglu"),
             Shape("alltoall+grouped-gemm", 8, K, "f32", 1, experts=(4, 2), capacity=20, transpose_b=False),
             Shape("grouped-gemm+alltoall", N, K, "f32", 1, experts=(4, 2), capacity=20, transpose_b=False),

@@ -5,16 +5,19 @@ import functools
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
+import torch.distributed as dist  # noqa: E402
 from host_contexts import K, N, close, host_ranks  # noqa: E402
 from ranks import on_ranks  # noqa: E402
 from shingle import errors  # noqa: E402
 from shingle.torch import experts, overlapped, warming  # noqa: E402
 from shingle.torch.choices import PREDICTED, Shape, table  # noqa: E402
 from shingle.torch.experts import kernels, routing  # noqa: E402
+from shingle.torch.experts.slices import Slices  # noqa: E402
 from shingle.torch.experts.slots import Slots  # noqa: E402
+from thread_ranks import engines, on_threads  # noqa: E402
 
 
-def experts_case():
+def experts_case(tensor_parallel):
     group, counts = overlapped.find_group("0"), overlapped.counts
     counts.clear()
     with host_ranks(), warming.forced(PREDICTED):
@@ -23,7 +26,7 @@ def experts_case():
             for tokens, count, topk in ((5, 4, 2), (3, 8, 1), (6, 4, 4)):
                 ids = torch.randint(count, (tokens, topk))
                 found = routing.exchange(ids, count, group, "", ids.device)
-                layout = routing.Layout(found, topk, count, group, ids.device)
+                layout = kernels.layout_of(found, topk, count, group, ids.device, tensor_parallel)
                 wide, weights = torch.randn(tokens, 2 * K).to(dtype), torch.rand(tokens, topk)
                 up, down, rows = (
                     (torch.randn(sizes) / 4).to(dtype) for sizes in ((count, 8, K), (count, N, 4), (layout.received, 4))
@@ -38,13 +41,14 @@ def experts_case():
                 for activation, inner in (("relu", 8), ("gelu", 8), ("silu", 8), (None, 8), ("swiglu", 4)):
                     chain = wide[:, :K], up, (torch.randn(count, N, inner) / 4).to(dtype), weights
                     same(*by_both("moe", *chain, layout, activation))
-                    given = torch.randn(tokens, N).to(dtype), *chain, found, "0", activation
+                    given = torch.randn(tokens, N).to(dtype), *chain, found, "0", activation, tensor_parallel
                     for wanted in ([True] * 4, [True, False, False, True], [False, True, False, False]):
                         same(*(kernels.moe_gradients(way, *given, wanted) for way in WAYS))
-                    out, again = kernels.moe(experts.overlapped, *chain[:3], ids, weights, "0", activation)
+                    options = activation, tensor_parallel
+                    out, again = kernels.moe(experts.overlapped, *chain[:3], ids, weights, "0", *options)
                     same(out, experts.sequential.moe(*chain, layout, activation))
                     assert torch.equal(again, found)
-    for op in ("moe", "alltoall+grouped-gemm", "grouped-gemm+alltoall"):
+    for op in layout.OPS.values():
         assert counts["overlapped." + op] > 0 and not counts["sequential." + op], counts
 
 
@@ -106,31 +110,65 @@ def by_both(kernel, *args):
     return (getattr(way, kernel)(*args) for way in WAYS)
 
 
-def test_kernels_of_experts():
-    on_ranks(1, experts_case)
+@pytest.mark.parametrize("tensor_parallel", [False, True])
+def test_kernels_of_experts(tensor_parallel):
+    on_ranks(1, experts_case, tensor_parallel)
 
 
-def experts_choice_case():
+def ranks_case(rank, ranks, tensor_parallel):
+    """Operators of several ranks take and give rows in the order of the layouts, one rank without tokens."""
+    engines(ranks)
+    group, generator = dist.group.WORLD.group_name, torch.Generator().manual_seed(rank)
+    tokens, count, topk = (5, 0, 3)[rank], 6, 2
+    ids = torch.randint(count, (tokens, topk), generator=generator)
+    sizes = (tokens, K), *(((count if tensor_parallel else count // ranks), *of) for of in ((8, K), (N, 4))), (tokens, N)
+    for choice in ("sequential", "fused"):
+        dist.barrier()
+        table.forced = choice
+        for dtype in (torch.float32, torch.bfloat16):
+            same = functools.partial(close, bound=1e-5 if dtype == torch.float32 else 3e-2)
+            x, up, down, grad = (torch.randn(of, generator=generator).to(dtype) for of in sizes)
+            weights = torch.rand(tokens, topk, generator=generator)
+            (out, found), (expected, _) = (
+                kernels.moe(way, x, up, down, ids, weights, group, "swiglu", tensor_parallel) for way in WAYS
+            )
+            same(out, expected)
+            for wanted in ([True] * 4, [True, False, False, True]):
+                given = grad, x, up, down, weights, found, group, "swiglu", tensor_parallel, wanted
+                same(*(kernels.moe_gradients(way, *given) for way in WAYS))
+    kind = Slices if tensor_parallel else routing.Layout
+    return sorted(op for op in kind.OPS.values() if overlapped.counts["overlapped." + op] > 0)
+
+
+@pytest.mark.parametrize("tensor_parallel", [False, True])
+def test_kernels_of_experts_on_several_ranks(tensor_parallel):
+    for counted in on_threads(3, ranks_case, 3, tensor_parallel).values():
+        assert len(counted) == 3
+
+
+def experts_choice_case(op):
     """Experts run as mm + c10d unless the table says otherwise, and the context serves them."""
-    group, counts, fused = overlapped.find_group("0"), overlapped.counts, {"overlapped.moe": 1}
-    measured = Shape("moe", N, K, "f32", 1, inner=4, experts=(2, 1))
+    group, counts, fused = overlapped.find_group("0"), overlapped.counts, {f"overlapped.{op}": 1}
+    measured, unserved = Shape(op, N, K, "f32", 1, inner=4, experts=(2, 1)), {f"sequential.{op}": 1}
     with host_ranks(), pytest.MonkeyPatch.context() as patch:
         assert table.mechanisms(measured) == []
         for dtype, tokens, rows, wanted in (
-            (torch.float32, 4, {}, {"sequential.moe": 1}), (torch.float32, 4, {measured: [(64, "fused")]}, fused),
-            (torch.float32, 65, {measured: [(64, "fused")]}, {"sequential.moe": 1}),
+            (torch.float32, 4, {}, unserved), (torch.float32, 4, {measured: [(64, "fused")]}, fused),
+            (torch.float32, 65, {measured: [(64, "fused")]}, unserved),
             (torch.float64, 4, {measured: [(64, "fused")]}, {}), (torch.float32, 0, {measured: [(64, "fused")]}, {}),
         ):  # fmt: skip
             patch.setattr(table, "rows", rows)
             counts.clear()
             x, up = torch.randn(tokens, K).to(dtype), torch.randn(2, 8, K).to(dtype)
             ids, weights = torch.zeros(tokens, 1, dtype=torch.int64), torch.ones(tokens, 1, dtype=dtype)
-            out, _ = kernels.moe(experts.overlapped, x, up, torch.randn(2, N, 4).to(dtype), ids, weights, "0", "swiglu")
+            given = x, up, torch.randn(2, N, 4).to(dtype), ids, weights, "0", "swiglu", op == "moe-tp"
+            out, _ = kernels.moe(experts.overlapped, *given)
             assert out.shape == (tokens, N)
             assert counts == wanted, counts
     with host_ranks(capturing=True), pytest.raises(errors.Unsupported, match="the host reads topk_ids"):
         routing.exchange(ids, 2, group, "", torch.device("cuda"))
 
 
-def test_choice_of_experts():
-    on_ranks(1, experts_choice_case)
+@pytest.mark.parametrize("op", ["moe", "moe-tp"])
+def test_choice_of_experts(op):
+    on_ranks(1, experts_choice_case, op)

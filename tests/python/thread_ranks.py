@@ -75,25 +75,28 @@ class HostContexts:
             served={}, mechanism=lambda rows: shape.mechanism.split()[0], context=OneRank(None)
         )  # fmt: skip
 
-    def enqueue(self, group, shape, m, device, operands):
-        self.meeting.bring(group.rank, operands, lambda brought: self.call(shape, m, brought))
+    def enqueue(self, group, shape, m, device, operands, routing=None):
+        self.meeting.bring(group.rank, operands, lambda brought: self.call(shape, m, brought, routing))
 
-    def call(self, shape, m, brought):
+    def call(self, shape, m, brought, routing):
         from shingle.torch import contexts
         from shingle.torch.choices import BUCKETS
 
         self.shapes.append((shape, m))
         context = self.context(contexts.purpose_of(shape))
         if (shape, m) not in self.declared:
+            experts, topk = shape.experts or (0, 0)
             op = context.declare(
                 shape.op, m=m, n=shape.n, k=shape.k, dtype=shape.dtype, f32_sums=shape.f32_sums, scale=shape.scale,
                 transpose_b=shape.transpose_b and contexts.purpose_of(shape) == contexts.PRODUCTS,
-                m_step=contexts.m_step_of(shape), mechanism=shape.mechanism,
+                m_step=contexts.m_step_of(shape), mechanism=shape.mechanism, inner=shape.inner,
+                activation=shape.activation, experts=experts, topk=topk,
             )  # fmt: skip
             assert shape.op not in BUCKETS or op.mechanism(m) == "copy-engine"
             roles = [(rank, role) for rank in range(self.ranks) for role in contexts.roles(shape)]
             self.declared[shape, m] = op.prepare(roles)
-        self.declared[shape, m](m, [argument for operands in brought.values() for argument, _ in operands])
+        matrices = [argument for operands in brought.values() for argument, _ in operands]
+        self.declared[shape, m](m if routing is None else 0, matrices, routing=routing)
         context.synchronize()
 
 

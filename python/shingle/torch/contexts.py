@@ -39,10 +39,11 @@ def roles(shape: Shape):
     if shape.op == "mlp":
         return "a", "b", "down", "out"
     if shape.experts:
-        of_op = {"moe": ("down", "topk_weights"), "grouped-gemm+alltoall": ("topk_weights",)}.get(shape.op, ())
-        found = ["a", "b", *of_op, "out"]
+        down = ["down"] if shape.inner else []
+        sums = not shape.op.endswith("+grouped-gemm")
+        found = ["a", "b", *down, *(["topk_weights"] if sums else []), "out"]
         if shape.capacity:
-            found += ["topk_ids", "dropped"] if of_op else ["topk_ids", "dropped", "counts"]
+            found += ["topk_ids", "dropped"] if sums else ["topk_ids", "dropped", "counts"]
         return found
     if shape.op == "attention+reducescatter":
         return "a", "keys", "values", "b", "out"

@@ -174,14 +174,19 @@ def ring_attention(q, k, v, group=None, *, causal=False, zigzag=False, rows=None
     return _ops.ring_attention(*given).view(q.shape)
 
 
-def moe(x, w_up, w_down, topk_ids, topk_weights, group=None, *, activation="swiglu", capacity=None, max_tokens=None):
-    """Σ_j topk_weights[i, j] · expert(x_i) over the experts topk_ids[i, j] of token i: expert parallelism.
+def moe(x, w_up, w_down, topk_ids, topk_weights, group=None, *, activation="swiglu", tensor_parallel=False,
+        capacity=None, max_tokens=None):  # fmt: skip
+    """Σ_j topk_weights[i, j] · expert(x_i) over the experts topk_ids[i, j] of token i, of experts that ranks share.
 
     x: this rank's tokens, [tokens, hidden] or [..., hidden]; ranks may have different numbers of them, or none.
     w_up, w_down: this rank's experts, the rank-th part of all, [experts, inner, hidden] (swiglu: [experts, 2·inner,
     hidden], gate rows first) and [experts, n, inner], as in nn.Linear. An expert is activation(x·upᵀ)·downᵀ.
     topk_ids: int32 or int64, [..., topk], of all experts. topk_weights: fp32 (float64 for such x), [..., topk].
     activation: None, "relu", "gelu", "silu" or "swiglu". Returns x's shape with n columns.
+
+    tensor_parallel: expert tensor parallelism instead of expert parallelism. w_up and w_down are then this rank's slice
+    of all experts: `inner` is the rank-th part of the hidden layer of each, for swiglu the same part of gate and of up.
+    All tokens come to all ranks, and the ranks' sums are added.
 
     The ranks exchange topk_ids, and the host waits for them: a CUDA graph cannot hold the call. Wrong arguments of one
     rank raise InvalidArgument on all ranks. A gradient must be wanted on all ranks or on none. Backward sends the
@@ -196,9 +201,9 @@ def moe(x, w_up, w_down, topk_ids, topk_weights, group=None, *, activation="swig
     """
     rows, ids, weights = (of.flatten(0, -2) if of.dim() > 2 else of for of in (x, topk_ids, topk_weights))
     given = rows, w_up, w_down, ids, weights, name_of(group), activation
-    if capacity is None:
-        check_capacity(None, max_tokens)
-        return _ops.moe(*given)[0].view(*x.shape[:-1], w_down.shape[1])
+    if capacity is None or tensor_parallel:
+        check_capacity(capacity, max_tokens, tensor_parallel=tensor_parallel)
+        return _ops.moe(*given, tensor_parallel)[0].view(*x.shape[:-1], w_down.shape[1])
     out, dropped = _ops.moe_with_capacity(*given, capacity, max_tokens)
     return out.view(*x.shape[:-1], out.shape[1]), dropped
 

@@ -211,16 +211,16 @@ def mlp(ctx, grad):
 
 
 def setup_moe(ctx, inputs, output):
-    x, w_up, w_down, _, topk_weights, ctx.group, ctx.activation = inputs
+    x, w_up, w_down, _, topk_weights, ctx.group, *ctx.options = inputs
     ctx.mark_non_differentiable(output[1])
     ctx.save_for_backward(x, w_up, w_down, topk_weights, output[1])
 
 
 def moe(ctx, grad, _):
     wants = [wanted(ctx, index) for index in (0, 1, 2, 4)]
-    found = ops.moe_gradients(grad, *ctx.saved_tensors, ctx.group, ctx.activation, wants)
+    found = ops.moe_gradients(grad, *ctx.saved_tensors, ctx.group, *ctx.options, wants)
     dx, d_up, d_down, d_weights = (gradient if want else None for gradient, want in zip(found, wants))
-    return dx, d_up, d_down, None, d_weights, None, None
+    return result(ctx, dx, d_up, d_down, None, d_weights)
 
 
 def setup_moe_with_capacity(ctx, inputs, output):

@@ -60,8 +60,8 @@ def autocast(op, device, key, keeps):
     return run
 
 
-def fake_moe(x, w_up, w_down, topk_ids, topk_weights, group, activation):
-    out, group = outputs.moe(x, w_up, w_down, topk_ids, topk_weights, group, activation), find_group(group)
+def fake_moe(x, w_up, w_down, topk_ids, topk_weights, group, *options):
+    out, group = outputs.moe(x, w_up, w_down, topk_ids, topk_weights, group, *options), find_group(group)
     words = torch.library.get_ctx().new_dynamic_size()  # of a rank's routing: it depends on the tokens of all ranks
     return out, torch.empty(group.size, words, dtype=torch.int32, device="cpu")
 
@@ -180,7 +180,7 @@ for name, schema, setup in (
 define(
     "moe_gradients",
     "(Tensor grad, Tensor x, Tensor w_up, Tensor w_down, Tensor topk_weights, Tensor routing, str group,"
-    " str? activation, bool[] wanted) -> (Tensor, Tensor, Tensor, Tensor)",
+    " str? activation, bool tensor_parallel, bool[] wanted) -> (Tensor, Tensor, Tensor, Tensor)",
     cuda=functools.partial(kernels.moe_gradients, experts.overlapped),
     cpu=functools.partial(kernels.moe_gradients, experts.sequential), casts=False, tags=HOST_READS,
 )  # fmt: skip
@@ -204,8 +204,8 @@ define(
 
 define(
     "moe",
-    "(Tensor x, Tensor w_up, Tensor w_down, Tensor topk_ids, Tensor topk_weights, str group, str? activation)"
-    " -> (Tensor, Tensor)",
+    "(Tensor x, Tensor w_up, Tensor w_down, Tensor topk_ids, Tensor topk_weights, str group, str? activation,"
+    " bool tensor_parallel) -> (Tensor, Tensor)",
     cuda=functools.partial(kernels.moe, experts.overlapped), cpu=functools.partial(kernels.moe, experts.sequential),
     backward=gradients.moe, setup=gradients.setup_moe, fake=fake_moe, keeps=(4,),
     tags=HOST_READS,

@@ -145,10 +145,10 @@ def mlp(x, up, down, group, activation=None, rows=None):
     return x.new_empty(x.shape[0], down.shape[0])
 
 
-def moe(x, w_up, w_down, topk_ids, topk_weights, group, activation):
+def moe(x, w_up, w_down, topk_ids, topk_weights, group, activation, tensor_parallel=False):
     """The result alone. The size of the routing, the second one, depends on the tokens of all ranks."""
     shapes.check_experts(x, w_up, w_down, activation)
-    shapes.check_choices(x, topk_ids, topk_weights, w_up.shape[0] * find_group(group).size)
+    shapes.check_choices(x, topk_ids, topk_weights, shapes.experts_of_all(w_up, find_group(group), tensor_parallel))
     return x.new_empty(x.shape[0], w_down.shape[1])
 
 
@@ -162,10 +162,10 @@ def moe_with_capacity_gradients(
     grad, x, w_up, w_down, topk_ids, topk_weights, group, activation, capacity, max_tokens, wanted
 ):
     moe_with_capacity(x, w_up, w_down, topk_ids, topk_weights, group, activation, capacity, max_tokens)
-    return moe_gradients(grad, x, w_up, w_down, topk_weights, None, group, activation, wanted)
+    return moe_gradients(grad, x, w_up, w_down, topk_weights, None, group, activation, False, wanted)
 
 
-def moe_gradients(grad, x, w_up, w_down, topk_weights, routing, group, activation, wanted):
+def moe_gradients(grad, x, w_up, w_down, topk_weights, routing, group, activation, tensor_parallel, wanted):
     shapes.check_experts(x, w_up, w_down, activation)
     shapes.check_matrix(x, grad, (x.shape[0], w_down.shape[1]), "grad")
     found = zip(wanted, (x, w_up, w_down, topk_weights))

@@ -227,6 +227,11 @@ def check_experts(x, w_up, w_down, activation):
         raise InvalidArgument(f"w_down.shape = {tuple(w_down.shape)}; expected [{experts}, out, {inner}], as of w_up")
 
 
+def experts_of_all(w_up, group, tensor_parallel):
+    """Experts of all ranks: this rank has a slice of each, or its part of them."""
+    return w_up.shape[0] * (1 if tensor_parallel else group.size)
+
+
 def check_choices(x, topk_ids, topk_weights, experts):
     """Checks topk_ids and topk_weights, [tokens, topk]. experts: of all ranks."""
     if topk_ids.dtype not in (torch.int32, torch.int64):
@@ -245,7 +250,7 @@ def check_choices(x, topk_ids, topk_weights, experts):
     check_matrix(x.new_empty(0, dtype=dtype), topk_weights, topk_ids.shape, "topk_weights")
 
 
-def check_capacity(capacity, max_tokens, experts=1, tokens=0):
+def check_capacity(capacity, max_tokens, experts=1, tokens=0, tensor_parallel=False):
     """Checks the slots of an expert for one rank's tokens, and the most tokens of a rank.
 
     experts: of all ranks. tokens: of this rank. A module that declares a capacity leaves out what only calls know.
@@ -254,6 +259,10 @@ def check_capacity(capacity, max_tokens, experts=1, tokens=0):
         if max_tokens is not None:
             raise InvalidArgument(f"max_tokens = {max_tokens} needs a capacity; without one leave it out")
         return
+    if tensor_parallel:
+        raise InvalidArgument(
+            f"capacity = {capacity} needs ranks with whole experts; with tensor_parallel leave it out"
+        )
     most = torch.iinfo(torch.int32).max // experts
     if not 1 <= capacity <= most:
         raise InvalidArgument(

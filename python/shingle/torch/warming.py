@@ -9,7 +9,8 @@ from ..errors import InvalidArgument
 from . import contexts, experts, native, overlapped, overlapped_attention, overlapped_gradients, shapes
 from .choices import BUCKETS, LIBRARY, PREDICTED, Shape, by, fastest, host_routes, table
 from .data_parallel import tuning
-from .experts.routing import Layout
+from .experts.routing import HostRouting, Layout
+from .experts.slices import Slices
 from .experts.slots import Slots
 from .groups import Group
 from .settings import settings
@@ -29,6 +30,9 @@ KERNELS = {
     "alltoall+grouped-gemm": experts.overlapped.dispatch,
     "grouped-gemm+alltoall": experts.overlapped.combine,
     "moe": experts.overlapped.moe,
+    "allgather+grouped-gemm": experts.overlapped.dispatch,
+    "grouped-gemm+reducescatter": experts.overlapped.combine,
+    "moe-tp": experts.overlapped.moe,
 }
 
 
@@ -54,7 +58,8 @@ CANDIDATES = {
                           "ring mover=store slices=2", "ring mover=store slices=8", "ring slices=2"],
     "allgather+attention": ["ring engines=1", "ring engines=2 slices=2", "ring mover=store", "ring"],
     "attention-backward": ["ring engines=1", "ring mover=store", "ring"],
-    **dict.fromkeys(("alltoall+grouped-gemm", "grouped-gemm+alltoall", "moe"), ["sequential", "chunked", "fused"]),
+    **dict.fromkeys(Layout.OPS.values(), ["sequential", "chunked", "fused"]),
+    **dict.fromkeys(Slices.OPS.values(), ["sequential", "fused mover=copy-engine", "fused mover=store helpers=none"]),
 }  # fmt: skip
 CALLS = 5  # of a sample, one behind the other
 
@@ -114,7 +119,7 @@ def sizes_between(least, most):
 
 def measure(group, shape, sizes, device):
     """Median times of a call in microseconds, those of the slowest rank: {m: {choice: time}}."""
-    if shape.op not in ("mlp", "moe"):
+    if not shape.inner:  # one product
         shape = shape._replace(bias=False, activation=None)  # as `arguments`
     calls = {choice: contexts.find_call(group, by(shape, choice), settings.max_m, device)
              for choice in (PREDICTED, *CANDIDATES.get(shape.op, []))}  # fmt: skip
@@ -174,7 +179,7 @@ def routed_us(group, kernel, args, choice):
     shift = itertools.count()
 
     def launch():
-        kernel(*(rolled(arg, next(shift)) if isinstance(arg, Layout) else arg for arg in args))
+        kernel(*(rolled(arg, next(shift)) if isinstance(arg, HostRouting) else arg for arg in args))
 
     with forced(choice):
         return median_of(group, launch, sleep_cycles=0)
@@ -183,7 +188,8 @@ def routed_us(group, kernel, args, choice):
 def rolled(layout, shift):
     """A layout with as many rows for each expert, of other tokens."""
     count, ids = layout.routing[:, :1], layout.routing[:, 1:]
-    return Layout(torch.cat((count, ids.roll(shift, 1)), 1), layout.topk, layout.experts, layout.group, layout.device)
+    routing = torch.cat((count, ids.roll(shift, 1)), 1)
+    return type(layout)(routing, layout.topk, layout.experts, layout.group, layout.device)
 
 
 def arguments(group: Group, shape: Shape, m: int):
@@ -241,12 +247,14 @@ def experts_arguments(group: Group, shape: Shape, m: int, random, weight):
         layout = Slots(own, count, group, shape.capacity, m)
     else:
         routing = torch.cat((torch.full((ranks, 1), topk * m, dtype=torch.int32), ids), 1)
-        layout = Layout(routing, topk, count, group, topk_weights.device)
-    if shape.op == "moe":
-        up = weight(count // ranks, shape.inner * (2 if shape.activation == "swiglu" else 1), shape.k)
-        down = weight(count // ranks, shape.n, shape.inner)
+        kind = Slices if shape.op in Slices.OPS.values() else Layout
+        layout = kind(routing, topk, count, group, topk_weights.device)
+    own = len(layout.ends)  # experts of which this rank has weights
+    if shape.inner:
+        up = weight(own, shape.inner * (2 if shape.activation == "swiglu" else 1), shape.k)
+        down = weight(own, shape.n, shape.inner)
         return random(m, shape.k), up, down, topk_weights, layout, shape.activation
-    w = weight(count // ranks, shape.n, shape.k)
-    if shape.op == "alltoall+grouped-gemm":
+    w = weight(own, shape.n, shape.k)
+    if shape.op == layout.OPS["dispatch"]:
         return random(m, shape.k), w, layout
     return random(layout.received, shape.k), w, topk_weights, layout

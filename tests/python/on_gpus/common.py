@@ -84,13 +84,14 @@ def calls(m, dtype):
             (shard, new(INNER, K), new(N, INNER)),
         ),
         "moe": experts(max(m - 3 * group.rank, 0), dtype),
+        "moe, tensor_parallel": experts(max(m - 3 * group.rank, 0), dtype, tensor_parallel=True),
         "moe, capacity": experts(max(m - 3 * group.rank, 0), dtype, capacity=60, max_tokens=m),
     }
 
 
 def experts(tokens, dtype, **options):
-    """moe with four experts a rank, most rows for few of them, and its leaves. options: a capacity."""
-    count = 4 * world_size()
+    """moe with weights of four experts a rank, most rows for few of them, and its leaves. options: of moe."""
+    count = 4 if options.get("tensor_parallel") else 4 * world_size()
     share = (1 / torch.arange(1.0, count + 1)).expand(max(tokens, 1), -1)
     ids = torch.multinomial(share, 2, replacement=True)[:tokens].cuda()
     sizes = (tokens, K), (4, 2 * INNER, K), (4, N, INNER)

@@ -11,9 +11,17 @@ from .common import INNER, K, N, compare, experts, integers, rank_of, world_size
 
 
 def experts_choices():
+    return choices_of("moe")
+
+
+def sliced_experts_choices():
+    return choices_of("moe-tp", tensor_parallel=True)
+
+
+def choices_of(op, **options):
     """moe and its gradients by each mechanism, all or some, and after warmup. A capture is refused."""
     for tokens in (64, 1000):
-        call, leaves = experts(tokens + 8 * rank_of(), torch.bfloat16)
+        call, leaves = experts(tokens + 8 * rank_of(), torch.bfloat16, **options)
         for needs in ((True, True, True, True), (True, False, False, True), (True, True, False, False)):
             for leaf, need in zip(leaves, needs):
                 leaf.requires_grad_(need)
@@ -25,21 +33,21 @@ def experts_choices():
 
             with forced(LIBRARY):
                 expected = step()
-            for choice in CANDIDATES["moe"]:
+            for choice in CANDIDATES[op]:
                 with forced(choice):
                     for _ in range(2):
-                        what = f"moe of {tokens} tokens by {choice}, gradients {needs}"
+                        what = f"{op} of {tokens} tokens by {choice}, gradients {needs}"
                         compare(step(), expected, torch.bfloat16, what)
     st.configure(max_m=2048)
     st.warmup(step, least_m=1024)
-    compare(step(), expected, torch.bfloat16, "moe after warmup")
+    compare(step(), expected, torch.bfloat16, f"{op} after warmup")
     try:
         with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
             call(*leaves)
     except errors.Unsupported as error:
         assert "the host reads topk_ids" in str(error)
     else:
-        raise AssertionError("a capture of moe was not refused")
+        raise AssertionError(f"a capture of {op} was not refused")
     torch.cuda.synchronize()
     st.configure(max_m=8192)
     return {shape.op: rows for shape, rows in st.table.rows.items() if shape.experts}

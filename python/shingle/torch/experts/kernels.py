@@ -8,12 +8,13 @@ from ..groups import find_group
 from ..sequential import activate
 from .routing import Layout, exchange
 from .sequential import multiply, weight_gradient
+from .slices import Slices
 from .slots import Slots
 
 ROWS_AT_ONCE = 4096  # whose hidden layer is in fp32
 
 
-def moe(way, x, w_up, w_down, topk_ids, topk_weights, group, activation):
+def moe(way, x, w_up, w_down, topk_ids, topk_weights, group, activation, tensor_parallel):
     """The result, and the routing that backward takes.
 
     Numbers of tokens differ between ranks, and nobody knows the ids of others. So a rank whose arguments are wrong
@@ -23,17 +24,22 @@ def moe(way, x, w_up, w_down, topk_ids, topk_weights, group, activation):
     device = next((of.device for of in given if of.is_cuda), torch.device("cpu"))
     error, terms, experts = None, "", 0
     try:
-        outputs.moe(*given, group, activation)
-        experts = w_up.shape[0] * at.size
+        outputs.moe(*given, group, activation, tensor_parallel)
+        experts = shapes.experts_of_all(w_up, at, tensor_parallel)
         terms = (
             f"x [tokens, {x.shape[1]}] of {x.dtype}, w_up {tuple(w_up.shape)}, w_down {tuple(w_down.shape)}, "
-            f"topk_ids [tokens, {topk_ids.shape[1]}], activation = {activation!r}"
+            f"topk_ids [tokens, {topk_ids.shape[1]}], activation = {activation!r}, "
+            f"tensor_parallel = {tensor_parallel}"
         )
     except InvalidArgument as wrong:
         error = wrong
     routing = exchange(topk_ids, experts, at, terms, device, error)
-    layout = Layout(routing, topk_ids.shape[1], experts, at, x.device)
+    layout = layout_of(routing, topk_ids.shape[1], experts, at, x.device, tensor_parallel)
     return way.moe(x, w_up, w_down, topk_weights, layout, activation), routing
+
+
+def layout_of(routing, topk, experts, group, device, tensor_parallel):
+    return (Slices if tensor_parallel else Layout)(routing, topk, experts, group, device)
 
 
 def moe_with_capacity(
@@ -57,11 +63,16 @@ def slots_of(x, w_up, topk_ids, group, capacity, max_tokens):
     return Slots(topk_ids, w_up.shape[0] * at.size, at, capacity, x.shape[0] if max_tokens is None else max_tokens)
 
 
-def moe_gradients(way, grad, x, w_up, w_down, topk_weights, routing, group, activation, wanted):
+def moe_gradients(
+    way, grad, x, w_up, w_down, topk_weights, routing, group, activation, tensor_parallel, wanted
+):
     """gradients_of() of a routing of the host."""
-    outs = outputs.moe_gradients(grad, x, w_up, w_down, topk_weights, routing, group, activation, wanted)
+    outs = outputs.moe_gradients(
+        grad, x, w_up, w_down, topk_weights, routing, group, activation, tensor_parallel, wanted
+    )
     at = find_group(group)
-    layout = Layout(routing, topk_weights.shape[1], w_up.shape[0] * at.size, at, x.device)
+    experts = shapes.experts_of_all(w_up, at, tensor_parallel)
+    layout = layout_of(routing, topk_weights.shape[1], experts, at, x.device, tensor_parallel)
     return gradients_of(way, outs, grad, x, w_up, w_down, topk_weights, layout, activation, wanted)
 
 
@@ -95,7 +106,8 @@ def gradients_of(way, outs, grad, x, w_up, w_down, topk_weights, layout, activat
     Then c10d sends the rows, once, and both products multiply these. The first product overlaps the second exchange.
     The mechanisms run after that, since they must not run beside NCCL. Sums are in a fixed order.
 
-    With a capacity, rows of empty slots are zeros and add nothing. Dropped choices have no rows.
+    With a capacity, rows of empty slots are zeros and add nothing. Dropped choices have no rows. With slices of experts
+    h and q are columns of a rank, so dx and dp are also summed over the ranks.
     """
     down = w_down.transpose(-2, -1)
     wants_x, wants_up, wants_down, wants_weights = wanted

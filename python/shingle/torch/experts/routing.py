@@ -1,7 +1,8 @@
 """Which expert gets which token: how the ranks learn it, and where the rows lie.
 
 The host plans a call, so it needs the routing of all ranks. `exchange` alone sends topk_ids and waits for the device;
-all else reads a `Layout`. With a capacity, slots.Slots takes the place of both.
+all else reads a `Layout`, or slices.Slices where each rank has a slice of every expert. With a capacity, slots.Slots
+takes the place of both.
 
 A routing is an int32 matrix on the host, equal on all ranks. Row r has the number of choices of rank r, then their
 experts, then padding. Choice j of token i of t tokens is at j · t + i, as in shingle_routing.
@@ -75,8 +76,8 @@ def require_same(gathered, group, terms, error):
     others = (gathered[:, 0] != gathered[0, 0]).nonzero()
     if others.numel() > 0:
         raise InvalidArgument(
-            f"x, w_up, w_down, topk_ids or activation: rank {others[0].item()} of group {group.name!r} has other "
-            f"sizes, dtype or activation than rank 0; this rank has {terms}"
+            f"x, w_up, w_down, topk_ids, activation or tensor_parallel: rank {others[0].item()} of group "
+            f"{group.name!r} has other sizes, dtype, activation or tensor_parallel than rank 0; this rank has {terms}"
         )
 
 
