@@ -9,6 +9,7 @@ import torch.distributed as dist  # noqa: E402
 from ranks import on_ranks  # noqa: E402
 from shingle import errors  # noqa: E402
 from shingle import torch as st  # noqa: E402
+from test_torch_experts import SPLITS, slice_of  # noqa: E402
 from torch import nn  # noqa: E402
 
 HIDDEN, INNER, EXPERTS, TOPK, TOKENS = 8, 12, 4, 2, 6
@@ -47,7 +48,14 @@ def summed(grad):
     return grad
 
 
-def module_case(normalize, shared_parallel):
+def own_part(w, is_up, tensor_parallel):
+    """This rank's part of weights of all experts, [experts, out, in]."""
+    if not tensor_parallel:
+        return w.chunk(dist.get_world_size())[dist.get_rank()]
+    return slice_of(w, 1, 2) if is_up else slice_of(w, 2)
+
+
+def module_case(tensor_parallel, normalize, shared_parallel):
     """Forward and gradients; the shared expert is sharded over the ranks, or a replica."""
     from shingle.torch.nn import Experts, MoE, SwiGluMLP
 
@@ -56,9 +64,11 @@ def module_case(normalize, shared_parallel):
     expected = whole(x)
     expected.square().sum().backward()
     shared = SwiGluMLP.from_linears(*whole.shared) if shared_parallel else None
-    made = MoE(HIDDEN, INNER, EXPERTS, TOPK, normalize=normalize, shared=shared)
+    made = MoE(HIDDEN, INNER, EXPERTS, TOPK, normalize=normalize, shared=shared, tensor_parallel=tensor_parallel)
+    sizes = [parameter.shape for parameter in made.experts.parameters()]
     made.router.load_state_dict(whole.router.state_dict())
-    made.experts = Experts.from_weights(whole.up, whole.down)
+    made.experts = Experts.from_weights(whole.up, whole.down, tensor_parallel=tensor_parallel)
+    assert sizes == [parameter.shape for parameter in made.experts.parameters()]
     own = x.chunk(ranks)[rank].clone().requires_grad_()
     out = made(own)
     if not shared_parallel:
@@ -66,8 +76,8 @@ def module_case(normalize, shared_parallel):
         out = out + down(nn.functional.silu(gate(own)) * up(own)).detach()
     check(out, expected.chunk(ranks)[rank], "result")
     out.backward(2 * expected.detach().chunk(ranks)[rank])
-    check(made.experts.up.grad, whole.up.grad.chunk(ranks)[rank], "up")
-    check(made.experts.down.grad, whole.down.grad.chunk(ranks)[rank], "down")
+    check(made.experts.up.grad, own_part(whole.up.grad, True, tensor_parallel), "up")
+    check(made.experts.down.grad, own_part(whole.down.grad, False, tensor_parallel), "down")
     check(summed(made.router.weight.grad), whole.router.weight.grad, "router")
     logits = whole.router(own).detach()
     check(made(own, logits), made(own), "with logits")
@@ -75,10 +85,11 @@ def module_case(normalize, shared_parallel):
     check(made(own.view(2, -1, HIDDEN)).flatten(0, 1), made(own), "of three dimensions")
 
 
+@SPLITS
 @pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_moe_modules(ranks):
-    on_ranks(ranks, module_case, True, True)
-    on_ranks(ranks, module_case, False, False)
+def test_moe_modules(ranks, tensor_parallel):
+    on_ranks(ranks, module_case, tensor_parallel, True, True)
+    on_ranks(ranks, module_case, tensor_parallel, False, False)
 
 
 def dtensor_case():
@@ -103,6 +114,10 @@ def bad_module_case():
 
     with pytest.raises(errors.InvalidArgument, match="experts = 5 must be a multiple of the 2 ranks"):
         Experts(5, HIDDEN, INNER)
+    with pytest.raises(errors.InvalidArgument, match="inner = 13 must be a multiple of the 2 ranks"):
+        Experts(5, HIDDEN, 13, tensor_parallel=True)
+    with pytest.raises(errors.InvalidArgument, match="capacity = 4 needs ranks with whole experts"):
+        Experts(4, HIDDEN, INNER, tensor_parallel=True, capacity=4)
     with pytest.raises(errors.InvalidArgument, match="activation = 'tanh'"):
         MoE(HIDDEN, INNER, EXPERTS, TOPK, activation="tanh")(torch.randn(3, HIDDEN))
     with pytest.raises(errors.InvalidArgument, match="w_down.shape"):
@@ -143,12 +158,15 @@ def is_of_experts(name):
     return ".experts." in name and name.endswith(("gate_up_proj", "down_proj"))
 
 
-def model_case(name):
+PARALLEL = {False: "expert_parallel", True: "expert_tensor_parallel"}  # the line, by tensor_parallel
+
+
+def model_case(name, tensor_parallel):
     """Logits and gradients of each rank's own texts, which differ in length."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     whole, blocks = tiny(name)
     made, before = copy.deepcopy(whole), st.counters().get("transformers.experts", 0)
-    assert st.expert_parallel(made) == blocks
+    assert getattr(st, PARALLEL[tensor_parallel])(made) == blocks
     assert st.counters()["transformers.experts"] == before + blocks
     assert dict(made.named_parameters()).keys() == dict(whole.named_parameters()).keys()
     texts = [torch.randint(64, (2, 5 + 2 * rank)) for rank in range(ranks)]
@@ -161,7 +179,8 @@ def model_case(name):
         if wanted.grad is None:
             assert parameter.grad is None, parameter_name
         elif is_of_experts(parameter_name):
-            check(parameter.grad, wanted.grad.chunk(ranks)[rank], parameter_name)
+            is_up = parameter_name.endswith("gate_up_proj")
+            check(parameter.grad, own_part(wanted.grad, is_up, tensor_parallel), parameter_name)
         else:
             check(summed(parameter.grad), wanted.grad, parameter_name)
     with torch.no_grad():
@@ -169,10 +188,11 @@ def model_case(name):
               whole.generate(texts[rank], max_new_tokens=3, do_sample=False), "generated")  # fmt: skip
 
 
+@SPLITS
 @pytest.mark.parametrize("name", NAMES)
-def test_models_of_transformers(name):
+def test_models_of_transformers(name, tensor_parallel):
     pytest.importorskip("transformers", reason="transformers is not installed")
-    on_ranks(2, model_case, name)
+    on_ranks(2, model_case, name, tensor_parallel)
 
 
 def model_with_capacity_case():
@@ -203,7 +223,7 @@ def test_models_with_a_capacity():
     on_ranks(2, model_with_capacity_case)
 
 
-def transposed_case():
+def transposed_case(tensor_parallel):
     """Weights [experts, in, out], as some models hold them."""
     whole, _ = tiny("Mixtral")
     made, text = copy.deepcopy(whole), torch.arange(12).view(2, 6)
@@ -212,20 +232,21 @@ def transposed_case():
         experts.is_transposed = True
         for name in ("gate_up_proj", "down_proj"):
             setattr(experts, name, nn.Parameter(getattr(experts, name).detach().transpose(1, 2).contiguous()))
-    st.expert_parallel(made)
+    getattr(st, PARALLEL[tensor_parallel])(made)
     got, expected = made(text).logits, whole(text).logits
     check(got, expected, "logits")
     got.square().sum().backward()
     (dist.get_world_size() * expected.square().sum()).backward()  # each rank has this text
     for (name, parameter), wanted in zip(made.named_parameters(), whole.parameters()):
         if is_of_experts(name):
-            mine = wanted.grad.chunk(dist.get_world_size())[dist.get_rank()]
+            mine = own_part(wanted.grad, name.endswith("gate_up_proj"), tensor_parallel)
             check(parameter.grad, mine.transpose(1, 2), name)
 
 
-def test_transposed_weights():
+@SPLITS
+def test_transposed_weights(tensor_parallel):
     pytest.importorskip("transformers", reason="transformers is not installed")
-    on_ranks(2, transposed_case)
+    on_ranks(2, transposed_case, tensor_parallel)
 
 
 def data_parallel_case():
@@ -260,6 +281,16 @@ def unserved_case():
     with pytest.raises(errors.InvalidArgument, match="which do not divide the 3 experts of model.layers.0.mlp"):
         st.expert_parallel(of_three)
     assert all(map(torch.equal, before, of_three.parameters()))
+    assert st.expert_tensor_parallel(of_three) == 2, "which need not divide the experts"
+    with pytest.raises(errors.Unsupported, match="expert_tensor_parallel replaced nothing: Linear has no module"):
+        st.expert_tensor_parallel(nn.Linear(2, 2))
+    odd = tiny("Mixtral")[0]
+    for layer in odd.model.layers:
+        experts = layer.mlp.experts
+        experts.gate_up_proj = nn.Parameter(torch.zeros(4, 2 * 25, 16))
+        experts.down_proj = nn.Parameter(torch.zeros(4, 16, 25))
+    with pytest.raises(errors.InvalidArgument, match="do not divide the 25 columns of the hidden layers of model"):
+        st.expert_tensor_parallel(odd)
     experts = [layer.mlp.experts for layer in model.model.layers]
     for reason, name, value in (
         ("has_bias", "has_bias", True), ("has_post_expert_norm", "has_post_expert_norm", True),

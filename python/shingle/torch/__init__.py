@@ -10,7 +10,7 @@ from .context_parallel import (
 from .contexts import release
 from .counters import counters
 from .data_parallel import all_reduce_hook, ddp, ddp_hook, fsdp
-from .expert_parallel import expert_parallel
+from .expert_parallel import expert_parallel, expert_tensor_parallel
 from .functional import (
     all_gather_gemm,
     all_to_all_gemm,
@@ -41,6 +41,7 @@ __all__ = [
     "ddp",
     "ddp_hook",
     "expert_parallel",
+    "expert_tensor_parallel",
     "fsdp",
     "gemm_all_reduce",
     "gemm_all_to_all",

@@ -1,4 +1,4 @@
-"""Expert parallelism for models of Transformers as they are."""
+"""Expert parallelism and expert tensor parallelism for models of Transformers as they are."""
 
 import functools
 import sys
@@ -10,6 +10,7 @@ from ..errors import InvalidArgument, Unsupported
 from . import capacity as capacities
 from . import functional, shapes
 from .counters import counts
+from .experts.slices import own_part
 from .groups import find_group, name_of
 from .parallel_styles import install
 
@@ -36,7 +37,22 @@ def expert_parallel(model, group=None, *, capacity=None, max_tokens=None):
     the ranks do not divide the experts. Nothing is changed then.
     """
     shapes.check_capacity(capacity, max_tokens)
+    return replace_experts(model, group, capacity=capacity, max_tokens=max_tokens)
+
+
+def expert_tensor_parallel(model, group=None):
+    """As expert_parallel(), but each rank keeps a slice of every expert: `moe` with tensor_parallel.
+
+    Of gate_up_proj and down_proj a rank keeps its part of the hidden layer, which the ranks must divide. All ranks then
+    do the same work, whatever the routing. Gradients of experts are sums over all ranks' tokens, too.
+    """
+    return replace_experts(model, group, tensor_parallel=True)
+
+
+def replace_experts(model, group, tensor_parallel=False, capacity=None, max_tokens=None):
+    """What expert_parallel() and expert_tensor_parallel() do."""
     at, served, refused = find_group(name_of(group)), {}, []
+    caller = "expert_tensor_parallel" if tensor_parallel else "expert_parallel"
     for name, module in model.named_modules():
         if not holds_experts(module):
             continue
@@ -46,24 +62,25 @@ def expert_parallel(model, group=None, *, capacity=None, max_tokens=None):
             served[name] = module
     if not served:
         raise Unsupported(
-            "expert_parallel replaced nothing: "
+            f"{caller} replaced nothing: "
             + ("; ".join(refused) or f"{type(model).__name__} has no module with gate_up_proj and down_proj of experts")
         )
     for name, module in served.items():
-        if module.down_proj.shape[0] % at.size != 0:
-            raise InvalidArgument(
-                f"group has {at.size} ranks, which do not divide the {module.down_proj.shape[0]} experts of {name}"
-            )
+        experts, _, inner = weights_of(module)[1].shape
+        size, what = (inner, "columns of the hidden layers") if tensor_parallel else (experts, "experts")
+        if size % at.size != 0:
+            raise InvalidArgument(f"group has {at.size} ranks, which do not divide the {size} {what} of {name}")
     for module in served.values():
-        for parameter in PARAMETERS:
-            whole = getattr(module, parameter)
-            own = whole.detach().chunk(at.size)[at.rank].clone()
-            setattr(module, parameter, nn.Parameter(own, requires_grad=whole.requires_grad))
+        with torch.no_grad():
+            parts = own_part(*weights_of(module), at, "swiglu", tensor_parallel)
+        for name, part in zip(PARAMETERS, parts):
+            own = (part.transpose(1, 2) if module.is_transposed else part).clone(memory_format=torch.contiguous_format)
+            setattr(module, name, nn.Parameter(own, requires_grad=getattr(module, name).requires_grad))
         capacities.declare(module, capacity, max_tokens, module.down_proj.device)
-        install(module, run_counted, at.name)
+        install(module, run_counted, tensor_parallel, at.name)
         counts["transformers.experts"] += 1
     if refused:
-        print(f"shingle: WARNING: expert_parallel left {'; '.join(refused)}", file=sys.stderr)
+        print(f"shingle: WARNING: {caller} left {'; '.join(refused)}", file=sys.stderr)
     # DistributedDataParallel would give all ranks the experts of rank 0.
     ignored = [f"{name}.{of}" for name in served for of in PARAMETERS]
     model._ddp_params_and_buffers_to_ignore = [*getattr(model, "_ddp_params_and_buffers_to_ignore", []), *ignored]
@@ -104,15 +121,19 @@ def why_not_whole(module):
     return None
 
 
-def run_counted(module, *given):
+def run_counted(module, tensor_parallel, *given):
     """run_experts() with the capacity of the module."""
-    return run_experts(module, *given, moe=functools.partial(capacities.moe, module))
+    moe = functools.partial(capacities.moe, module, tensor_parallel=tensor_parallel)
+    return run_experts(module, *given, moe=moe)
+
+
+def weights_of(module):
+    """gate_up_proj and down_proj as [experts, out, in]."""
+    of = module.gate_up_proj, module.down_proj
+    return tuple(w.transpose(1, 2) for w in of) if module.is_transposed else of
 
 
 def run_experts(module, group, hidden_states, top_k_index, top_k_weights, moe=functional.moe):
     """In place of the forward of a module's experts. Its parameters are those of this rank."""
-    up, down = module.gate_up_proj, module.down_proj
-    if module.is_transposed:
-        up, down = up.transpose(1, 2), down.transpose(1, 2)
     topk_weights = top_k_weights.to(shapes.wide(hidden_states.dtype))
-    return moe(hidden_states, up, down, top_k_index, topk_weights, group)
+    return moe(hidden_states, *weights_of(module), top_k_index, topk_weights, group)

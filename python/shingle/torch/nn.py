@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from ..errors import InvalidArgument
 from . import capacity as capacities
 from . import functional
+from .experts.slices import own_part
 from .groups import find_group, name_of
 from .parallel_styles import as_layout
 from .shapes import check_experts
@@ -191,6 +192,8 @@ class SwiGluMLP(nn.Module):
 class Experts(nn.Module):
     """The rank-th part of `experts` experts, each activation(x·upᵀ)·downᵀ with a hidden layer of `inner` columns.
 
+    tensor_parallel: the rank-th slice of each expert instead, `inner` / ranks columns of its hidden layer.
+
     x: this rank's tokens, whose number may differ between ranks. `up` and `down` are those of functional.moe. Their
     gradients are sums over the tokens of all ranks. All other parameters of a model are replicas, whose gradients are
     of own tokens: if you average those over the ranks, divide these by the ranks. DistributedDataParallel would give all
@@ -201,23 +204,29 @@ class Experts(nn.Module):
     expert. It is no buffer, and not in the state_dict.
     """
 
-    def __init__(self, experts, features, inner, group=None, *, activation="swiglu", capacity=None, max_tokens=None,
-                 device=None, dtype=None):  # fmt: skip
+    def __init__(self, experts, features, inner, group=None, *, activation="swiglu", tensor_parallel=False,
+                 capacity=None, max_tokens=None, device=None, dtype=None):  # fmt: skip
         super().__init__()
-        self.group, self.activation = name_of(group), activation
-        capacities.declare(self, capacity, max_tokens, device)
+        self.group, self.activation, self.tensor_parallel = name_of(group), activation, tensor_parallel
+        capacities.declare(self, capacity, max_tokens, device, tensor_parallel)
+        self.fans_in = features, inner
         ranks = find_group(self.group).size
-        if experts % ranks != 0:
-            raise InvalidArgument(f"experts = {experts} must be a multiple of the {ranks} ranks of the group")
-        own, rows = experts // ranks, inner * (2 if activation == "swiglu" else 1)
-        self.up = nn.Parameter(torch.empty(own, rows, features, device=device, dtype=dtype))
-        self.down = nn.Parameter(torch.empty(own, features, inner, device=device, dtype=dtype))
+        name, size = ("inner", inner) if tensor_parallel else ("experts", experts)
+        if size % ranks != 0:
+            raise InvalidArgument(f"{name} = {size} must be a multiple of the {ranks} ranks of the group")
+        if tensor_parallel:
+            inner //= ranks
+        else:
+            experts //= ranks
+        rows = inner * (2 if activation == "swiglu" else 1)
+        self.up = nn.Parameter(torch.empty(experts, rows, features, device=device, dtype=dtype))
+        self.down = nn.Parameter(torch.empty(experts, features, inner, device=device, dtype=dtype))
         self.reset_parameters()
 
     def reset_parameters(self):
         """Initialises each expert as nn.Linear. Ranks need different seeds."""
-        for weight in (self.up, self.down):
-            bound = weight.shape[-1] ** -0.5
+        for weight, fan_in in zip((self.up, self.down), self.fans_in):
+            bound = fan_in**-0.5
             nn.init.uniform_(weight, -bound, bound)
         if self.capacity is not None:
             self.dropped.zero_()
@@ -225,43 +234,48 @@ class Experts(nn.Module):
     def forward(self, x, topk_ids, topk_weights):
         """topk_ids, topk_weights: [..., topk] for x [..., features], as of functional.moe."""
         rows, ids, weights = (local(of, Shard(0)) for of in (x, topk_ids, topk_weights))
-        out = capacities.moe(self, rows, self.up, self.down, ids, weights, self.group, activation=self.activation)
+        out = capacities.moe(self, rows, self.up, self.down, ids, weights, self.group, activation=self.activation,
+                             tensor_parallel=self.tensor_parallel)  # fmt: skip
         return like(x, out, Shard(0))
 
     @classmethod
-    def from_weights(cls, w_up, w_down, group=None, *, activation="swiglu", capacity=None, max_tokens=None):
+    def from_weights(cls, w_up, w_down, group=None, *, activation="swiglu", **options):
         """This rank's part of weights that every rank has whole, of all experts."""
         check_experts(w_up.new_empty(0, w_up.shape[-1]), w_up, w_down, activation)
         experts, features, inner = w_down.shape
-        made = cls(experts, features, inner, group, activation=activation, capacity=capacity, max_tokens=max_tokens,
-                   device=w_up.device, dtype=w_up.dtype)  # fmt: skip
-        at = find_group(made.group)
+        made = cls(experts, features, inner, group, activation=activation, device=w_up.device, dtype=w_up.dtype,
+                   **options)  # fmt: skip
         with torch.no_grad():
-            made.up.copy_(w_up.chunk(at.size)[at.rank])
-            made.down.copy_(w_down.chunk(at.size)[at.rank])
+            own = own_part(w_up, w_down, find_group(made.group), activation, made.tensor_parallel)
+            for parameter, part in zip((made.up, made.down), own):
+                parameter.copy_(part)
         return made
 
     def extra_repr(self):
         experts, features, inner = self.down.shape
-        return f"{experts} experts on each rank, {features} -> {inner} -> {features}, activation={self.activation!r}"
+        return (
+            f"{experts} experts on each rank, {features} -> {inner} -> {features}, activation={self.activation!r}, "
+            f"{self.tensor_parallel=}"
+        )
 
 
 class MoE(nn.Module):
     """A mixture of experts: each token goes to the topk experts of the largest softmax(router(x)).
 
     normalize: the weights of a token sum to 1. shared: a module that every token passes too, such as a SwiGluMLP. The
-    router is a replica: equal on all ranks. capacity, max_tokens: as of Experts; experts.dropped counts.
+    router is a replica: equal on all ranks. tensor_parallel, capacity, max_tokens: as of Experts; experts.dropped
+    counts.
     """
 
     def __init__(self, features, inner, experts, topk, group=None, *, activation="swiglu", normalize=True, shared=None,
-                 capacity=None, max_tokens=None, device=None, dtype=None):  # fmt: skip
+                 tensor_parallel=False, capacity=None, max_tokens=None, device=None, dtype=None):  # fmt: skip
         super().__init__()
         if not 1 <= topk <= experts:
             raise InvalidArgument(f"topk = {topk} is outside [1, {experts}], the number of experts")
         self.topk, self.normalize, self.shared = topk, normalize, shared
         self.router = nn.Linear(features, experts, bias=False, device=device, dtype=dtype)
-        self.experts = Experts(experts, features, inner, group, activation=activation, capacity=capacity,
-                               max_tokens=max_tokens, device=device, dtype=dtype)  # fmt: skip
+        self.experts = Experts(experts, features, inner, group, activation=activation, tensor_parallel=tensor_parallel,
+                               capacity=capacity, max_tokens=max_tokens, device=device, dtype=dtype)  # fmt: skip
 
     def forward(self, x, logits=None):
         """logits: [..., experts], in place of router(x)."""

@@ -63,3 +63,15 @@ class Slices(HostRouting):
 
     def _scatter(self, x):
         return reduce_scatter(x, self.group)[: self.tokens]
+
+
+def own_part(w_up, w_down, group, activation, tensor_parallel):
+    """This rank's part of weights of all experts: the rank-th of the experts, or the rank-th slice of each."""
+
+    def part(w, dim):
+        return w.chunk(group.size, dim)[group.rank]
+
+    if not tensor_parallel:
+        return part(w_up, 0), part(w_down, 0)
+    halves = w_up.chunk(2 if activation == "swiglu" else 1, 1)
+    return torch.cat([part(half, 1) for half in halves], 1), part(w_down, 2)
