@@ -9,7 +9,7 @@ import torch.distributed as dist  # noqa: E402
 from host_contexts import K, N, close, host_ranks  # noqa: E402
 from ranks import on_ranks  # noqa: E402
 from shingle import errors  # noqa: E402
-from shingle.torch import experts, overlapped, warming  # noqa: E402
+from shingle.torch import contexts, experts, overlapped, warming  # noqa: E402
 from shingle.torch.choices import PREDICTED, Shape, table  # noqa: E402
 from shingle.torch.experts import kernels, routing  # noqa: E402
 from shingle.torch.experts.slices import Slices  # noqa: E402
@@ -144,6 +144,33 @@ def ranks_case(rank, ranks, tensor_parallel):
 def test_kernels_of_experts_on_several_ranks(tensor_parallel):
     for counted in on_threads(3, ranks_case, 3, tensor_parallel).values():
         assert len(counted) == 3
+
+
+def candidates_case():
+    """Each mechanism that warmup tries for experts serves the layer and both halves, and computes what c10d does."""
+    group, counts = overlapped.find_group("0"), overlapped.counts
+    ids, weights = torch.randint(4, (9, 2)), torch.rand(9, 2)
+    x, up, down = torch.randn(9, K), torch.randn(4, 8, K), torch.randn(4, N, 4)
+    with host_ranks():
+        layout = routing.Layout(routing.exchange(ids, 4, group, "", ids.device), 2, 4, group, ids.device)
+        for op, kernel, args, sizes in (
+            ("moe", "moe", (x, up, down, weights, layout, "swiglu"), {"n": N, "inner": 4, "activation": "swiglu"}),
+            ("alltoall+grouped-gemm", "dispatch", (x, up, layout), {"n": 8}),
+            ("grouped-gemm+alltoall", "combine", (torch.randn(layout.received, 4), down, weights, layout), {"n": N}),
+        ):
+            assert warming.CANDIDATES[op] == ["sequential", "chunked", "signal", "fused"]
+            for choice in warming.CANDIDATES[op]:
+                counts.clear()
+                with warming.forced(choice):
+                    close(*by_both(kernel, *args), bound=1e-4)
+                assert counts["overlapped." + op] == 1, (op, choice, counts)
+                # Without a routing, only operators with a capacity name their mechanism.
+                shape = Shape(op, k=K, dtype="f32", ranks=1, experts=(4, 2), capacity=9, mechanism=choice, **sizes)
+                assert contexts.find_call(group, shape, 9, None).mechanism(9) == choice
+
+
+def test_candidates_of_experts():
+    on_ranks(1, candidates_case)
 
 
 def experts_choice_case(op):

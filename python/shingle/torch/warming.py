@@ -58,7 +58,7 @@ CANDIDATES = {
                           "ring mover=store slices=2", "ring mover=store slices=8", "ring slices=2"],
     "allgather+attention": ["ring engines=1", "ring engines=2 slices=2", "ring mover=store", "ring"],
     "attention-backward": ["ring engines=1", "ring mover=store", "ring"],
-    **dict.fromkeys(Layout.OPS.values(), ["sequential", "chunked", "fused"]),
+    **dict.fromkeys(Layout.OPS.values(), ["sequential", "chunked", "signal", "fused"]),
     **dict.fromkeys(Slices.OPS.values(), ["sequential", "fused mover=copy-engine", "fused mover=store helpers=none"]),
 }  # fmt: skip
 CALLS = 5  # of a sample, one behind the other
