@@ -13,6 +13,11 @@ What surrounds the products is compiled. Split sizes and permutations are made b
 tables of Shingle's calls: all know the routing. `without` is `torch` without communication, on as many rows. `hidden`
 is (t_torch - t_shingle) / (t_torch - t_without): above 1 where Shingle's products are faster than PyTorch's, too.
 
+`vllm` is the layer by vLLM's Triton kernel `fused_experts`, as vLLM runs it without DeepEP. NCCL gathers all tokens and
+their routing, the kernel sums what the rank's experts add to each token, and NCCL scatters the sums. vLLM sorts the
+routing while the clock runs. Its tiles are the fastest of those that it chooses and of some that it ships. `vllm` is
+left out, and the program says why, unless vLLM can be imported and its kernels load.
+
 A rank has `tokens` tokens. Their experts are uniform, or follow Zipf's law; a token has no expert twice. Times are
 single shots of the slowest rank. All results are compared with those of torch before they are timed.
 """
@@ -27,6 +32,7 @@ from shingle.context import Context, Routing
 from shingle.torch import contexts
 from shingle.torch.groups import find_group
 
+import vllm_experts
 from record import join, mean_and_least, require_close, sampled, write_record
 
 BF16 = {"device": "cuda", "dtype": torch.bfloat16}
@@ -199,7 +205,7 @@ class SlicedExperts(Experts):
         return {"dispatch": dispatch, "combine": combine, "layer": lambda: combine(dispatch())}
 
 
-def measure(model, tokens, zipf, args, group):
+def measure(model, tokens, zipf, args, group, fused_moe=None):
     rank, world = group.rank, group.size
     case = (SlicedExperts if args.sliced else WholeExperts)(model, tokens, zipf, rank, world)
     shingle_world = contexts.make_world(group, torch.cuda.current_device())
@@ -208,9 +214,14 @@ def measure(model, tokens, zipf, args, group):
     for name in PARTS:
         runs = {"torch": theirs[name], "without": without[name],
                 **{mechanism: case.operator(context, name, mechanism) for mechanism in args.mechanisms}}
+        if fused_moe and name == "layer":
+            runs["vllm"] = vllm_experts.VllmLayer(fused_moe, case)
         reference = runs["torch"]()
-        for mechanism in args.mechanisms:
-            require_close(runs[mechanism](), reference, BOUND, (model, name, tokens, zipf, mechanism))
+        for way in runs:
+            if way != "without":
+                require_close(runs[way](), reference, BOUND, (model, name, tokens, zipf, way))
+        if "vllm" in runs:
+            runs["vllm"].tune()
         times = sampled(runs, args)
         best = min(times[mechanism]["median_us"] for mechanism in args.mechanisms)
         took, least = times["torch"]["median_us"], times["without"]["median_us"]
@@ -231,26 +242,35 @@ def main():
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
     parser.add_argument("--tokens", nargs="+", type=int, default=[512, 4096, 16384])
     parser.add_argument("--sliced", action="store_true", help="a rank has a slice of every expert")
-    parser.add_argument("--mechanisms", nargs="+", default=["sequential", "fused"])
+    parser.add_argument("--mechanisms", nargs="+", help="default: sequential, fused, and signal unless --sliced")
     parser.add_argument("--repeat", type=int, default=7)
     parser.add_argument("--idle-ms", type=float, default=20)
     parser.add_argument("--json", help="file for the record")
     args = parser.parse_args()
     args.cpu = False
-    rank, _, name = join()
+    args.mechanisms = args.mechanisms or ["sequential", *([] if args.sliced else ["signal"]), "fused"]
+    rank, world, name = join()
     torch.manual_seed(rank + 1)
+    fused_moe, lack = (None, None) if args.sliced else vllm_experts.find(world)
+    if lack and rank == 0:
+        print(f"without vLLM: {lack}", flush=True)
     rows = []
     with torch.inference_mode():
         for model, tokens, zipf in itertools.product(args.models, args.tokens, (False, True)):
-            rows += measure(model, tokens, zipf, args, find_group(name))
+            rows += measure(model, tokens, zipf, args, find_group(name), fused_moe)
             torch.cuda.empty_cache()
+            if rank == 0 and args.json:  # anew after each case
+                write_record(args.json, rows, repeat=args.repeat, idle_ms=args.idle_ms,
+                             **vllm_experts.version_of(fused_moe))
     if rank == 0:
         for op in PARTS:
             ratios = [row["torch"]["median_us"] / min(row[way]["median_us"] for way in args.mechanisms)
                       for row in rows if row["op"] == op]
             print(f"{op}: {mean_and_least(ratios)}")
-        if args.json:
-            write_record(args.json, rows, repeat=args.repeat, idle_ms=args.idle_ms)
+        if fused_moe:
+            ratios = [row["vllm"]["median_us"] / min(row[way]["median_us"] for way in args.mechanisms)
+                      for row in rows if "vllm" in row]
+            print(f"layer over vLLM: {mean_and_least(ratios)}")
     dist.destroy_process_group()
 
 
