@@ -1,8 +1,9 @@
 """Operators on GPUs: speed-ups of mechanisms over the sequential plan."""
 
+import math
 import re
 
-from .common import geomean, one, pick, shapes_of, speedup, table, us, values_of
+from .common import geomean, one, percent, pick, quantile, shapes_of, short, speedup, table, us, values_of
 
 
 @table("cuda-alltoall-2", "h200x2/alltoall")
@@ -240,3 +241,65 @@ def slow_link(record):
             cells.append(f"{geomean(gains):.2f}, {min(gains):.2f}" if gains else "")
         rows.append([op, *cells])
     return ["", *mechanisms], rows
+
+
+def overlapped_us(groups, wave, wire, product_slowed=1.0, wire_slowed=1.0):
+    """Time of a plan by `signal`: a group is sent when it is computed and the wire is free.
+
+    `wave` and `wire` are the times of a wave alone: of its product, and of its bytes on the wire. Both take so many
+    times as long while the other goes on.
+    """
+    at, computed, ready = 0.0, 0.0, 0
+    for group in groups:
+        ready += group
+        at += max(ready - computed, 0) * wave
+        computed = max(computed, ready)
+        left = (sum(groups) - computed) * wave * product_slowed
+        sent = min(group, left / (wire * wire_slowed))  # waves of bytes that are sent beside the product
+        computed += sent * wire * wire_slowed / (wave * product_slowed)
+        at += sent * wire * wire_slowed + (group - sent) * wire
+    return at
+
+
+def groups_of(row):
+    return [int(waves) for waves in re.search(r"groups=([\d,]+)", row["plan"])[1].split(",")]
+
+
+def wire_us(link, op, elements):
+    """Returns the median time of a collective of so many elements: sequential plans, less the product alone."""
+    rows = [row for row in pick(link, op=op, contender="sequential") if int(row["m"]) * int(row["n"]) == elements]
+    return quantile([us(row) - us(row, "compute_us") for row in rows], 0.5)
+
+
+@table("slow-link-losses", "h200x2/slow_link_partitions", "h200x2/slow_link")
+def slow_link_losses(partitions, link):
+    """What the fastest partition loses to the limit, where only the wire or the product counts.
+
+    How much slower the product is beside the wire is fitted to all partitions that have all waves of a shape.
+    """
+    rows = []
+    for sequential, overlapped in shapes_of(partitions):
+        op, (m, n) = sequential["op"], (int(sequential[key]) for key in "mn")
+        if op == "gemm+alltoall":  # `link` has none of as many bytes
+            continue
+        most = max(sum(groups_of(row)) for row in overlapped)
+        found = [(groups_of(row), us(row)) for row in overlapped if sum(groups_of(row)) == most]
+        wire = wire_us(link, op, m * n)
+        product = us(sequential) - wire
+        kept = next(time for groups, time in found if len(groups) == 1) - us(sequential)
+        predicted = lambda groups, *slowed: overlapped_us(groups, product / most, wire / most, *slowed)
+        error = lambda *slowed: math.sqrt(
+            sum(((predicted(groups, *slowed) + kept) / time - 1) ** 2 for groups, time in found) / len(found)
+        )
+        factors = [1 + step / 50 for step in range(101)]
+        slowed = min(factors, key=error)
+        groups, fastest = min(found, key=lambda item: item[1])
+        limit, ideal = max(product, wire), predicted(groups)
+        rows.append([
+            op, "×".join(sequential[key] for key in "mnk"), short(us(sequential) / limit),
+            short(us(sequential) / fastest), f"{slowed:.2f}", percent(error(slowed)), percent(error()),
+            percent(min(error(1, factor) for factor in factors)),
+            *(percent(loss / fastest) for loss in (ideal - limit, predicted(groups, slowed) - ideal, kept)),
+        ])  # fmt: skip
+    return ["operator", "M×N×K", "limit", "fastest", "product slowed", "error", "if nothing is slowed",
+            "if the collective is", "first and last group", "slowed product", "hooks and restore"], rows  # fmt: skip
