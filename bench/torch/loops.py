@@ -14,13 +14,15 @@ The plugin reads its environment when a communicator is made, so every configura
 NCCL's default; --autoccl FILE: each collective as fast as it can be alone, searched here and written to FILE;
 --online FILE: tuned here, while the loop runs; --table NAME=FILE: any other. Their iterations take turns. Prints a line
 of JSON a configuration; times are in microseconds, of the slowest rank. What the plugin cannot set (shingle tune
---nccl-env) holds for the process, so for all configurations.
+--nccl-env) holds for the process, so for all configurations. --product-sms N: cuBLAS plans the GEMMs for N SMs, so that
+collectives find the others free.
 
 --profile-trace FILE records two iterations of rank 0 with NCCL's default instead, for shingle cotune --trace FILE:
 
     torchrun --standalone --nproc-per-node 2 bench/torch/loops.py fsdp --profile-trace trace.json
 """
 import argparse
+import ctypes
 import json
 import os
 import statistics
@@ -160,6 +162,14 @@ class TpDdp(Tp):
 
 
 LOOPS = {"fsdp": Fsdp, "tp": Tp, "tp+ddp": TpDdp}
+
+
+def limit_products(sms):
+    """Makes cuBLAS plan this thread's products for so many SMs."""
+    cublas = ctypes.CDLL(f"libcublas.so.{torch.version.cuda.partition('.')[0]}")
+    handle = ctypes.c_void_p(torch.cuda.current_blas_handle())
+    if status := cublas.cublasSetSmCountTarget(handle, ctypes.c_int(sms)):
+        sys.exit(f"--product-sms {sms}: cuBLAS says {status}; use 1 to the number of SMs")
 
 
 def wait(handle):
@@ -315,6 +325,7 @@ def main():
     parser.add_argument("--online-loss", type=float, default=1.0, help="share of the time that trials may cost")
     parser.add_argument("--cupti", metavar="LIBRARY",
                         help="times computation and communication apart, such as libcupti.so.13")
+    parser.add_argument("--product-sms", type=int, metavar="N", help="SMs that cuBLAS plans the GEMMs for (all)")
     parser.add_argument("--table", action="append", default=[], metavar="NAME=FILE")
     parser.add_argument("--json", metavar="FILE", help="for the record")
     parser.add_argument("--profile-trace", metavar="FILE", help="record a trace instead of measuring")
@@ -326,6 +337,8 @@ def main():
     dist.init_process_group("nccl")
     world = dist.get_world_size()
     torch.manual_seed(dist.get_rank())
+    if flags.product_sms:
+        limit_products(flags.product_sms)
     loop = LOOPS[flags.loop](flags.layers, flags.tokens, world)
     groups, tuning = {"default": make_groups(loop)}, {}
     if flags.profile_trace:
@@ -365,7 +378,7 @@ def main():
                "compute_us": spread(compute), "compute_alone_us": round(compute_alone, 1),
                "slowdown": round(statistics.median(compute) / compute_alone, 4), "exposed_us": spread(exposed),
                "communication_alone_us": spread(slowest(alone[name])),
-               **tuning.get(name, {}),
+               **tuning.get(name, {}), **({"product_sms": flags.product_sms} if flags.product_sms else {}),
                "nccl": ".".join(map(str, torch.cuda.nccl.version())), "torch": torch.__version__}
         rows.append(row)
         if dist.get_rank() == 0:
