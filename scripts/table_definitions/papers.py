@@ -2,7 +2,7 @@
 
 import functools
 
-from .common import geomean, one, percent, pick, shapes_of, short, speedup, table, us, values_of
+from .common import geomean, one, percent, pick, shapes_of, short, size, speedup, table, us, values_of
 
 COLUMNS = ["place", "what", "paper", "ours", "how", "verdict"]
 HEAD = ["where", "figure", "the paper's", "ours", "how obtained", "verdict"]
@@ -112,25 +112,35 @@ def engines(record, ranks="two"):
         yield place, f"{name}, speed of pcpy over NCCL's, above 32 MB", faster, times(geomean(above))
 
 
+def size_range(counts):
+    """Returns a range of sizes in bytes, as the papers write them: 16 MB to 1 GB."""
+    low, high = (size(count).replace("iB", "B") for count in (min(counts), max(counts)))
+    return f"{low} to {high}"
+
+
 def energy(record, ranks="two"):
     for op in ("allgather", "alltoall"):
-        saved = {"watts_each": [], "mj": []}
-        for count in values_of(record, "bytes", op=op):
+        saved, counts = {"watts_each": [], "mj": []}, values_of(record, "bytes", op=op)
+        for count in counts:
             nccl = one(record, op=op, bytes=count, contender="NCCL")
             ours = next(row for row in pick(record, op=op, bytes=count) if row is not nccl)
             for key, found in saved.items():
                 found.append(1 - float(ours[key]) / float(nccl[key]))
-        what = f"{op}, {ranks} ranks, 16 MB to 1 GB, below NCCL's"
+        what = f"{op}, {ranks} ranks, {size_range([*map(int, counts)])}, below NCCL's"
         yield "Fig. 15", f"power of {what}", "32%" if op == "allgather" else "-", shares(*saved["watts_each"])
         yield "Fig. 15", f"energy of {what}", "-", shares(*saved["mj"])
 
 
 def gather_between(record, gpus="two"):
-    """A GEMM, an all-gather and a narrow GEMM: speed of copies over NCCL."""
+    """A GEMM, an all-gather and a narrow GEMM: speed of copies over NCCL. All ranks' rows, in bf16, are gathered."""
     for trigger, option in (("host-mediated", "host"), ("direct trigger", "direct")):
-        found = pick(record, contender=f"copy-engine:variant=b2b:trigger={option}:prelaunch")
-        what = f"GEMM and allgather, 4 to 64 MB, {gpus} GPUs, {trigger}, speed over NCCL's"
-        yield "Fig. 16, §5.5", what, "similar or better", times(*map(speedup, found))
+        for variant in ("b2b", "bcst", "pcpy"):
+            found = pick(record, contender=f"copy-engine:variant={variant}:trigger={option}:prelaunch")
+            if not found:
+                continue
+            gathered = size_range([2 * int(row["m"]) * int(row["inner"]) for row in found])
+            what = f"GEMM and allgather, {gathered}, {gpus} GPUs, {trigger}, {variant}, speed over NCCL's"
+            yield "Fig. 16, §5.5", what, "similar or better", times(*map(speedup, found))
 
 
 def tuned_online(rows):
