@@ -37,11 +37,12 @@ def nccl_tuner_loops_2(*records):
     rows = []
     for record, where in zip(records, ("", "", "", ", no peer access")):
         found = {(row["timed"], row["config"]): us(row) / 1e3 for row in record.rows}
+        iteration = {config: time for (timed, config), time in found.items() if timed == "iteration"}
         notes = record.notes
         exposed, alone = (found[timed, "default"] for timed in ("exposed", "communication_alone"))
         rows.append([
             f"{notes['loop']}, {notes['layers']} layers, {notes['tokens']} tokens{where}",
-            *(f"{found['iteration', config]:.2f}" for config in ("default", "autoccl", "online")),
+            *(f"{iteration[config]:.2f}" if config in iteration else "" for config in ("default", "autoccl", "online")),
             f"{exposed:.1f} of {alone:.1f}",
         ])  # fmt: skip
     return ["loop", "NCCL's default", "AutoCCL-like", "online", "exposed"], rows
