@@ -31,14 +31,14 @@ def grouped_mm(record):
 @table("experts-4", "h200x4/experts")
 @table("sliced-experts", "h200x2/experts_sliced")
 def experts(record):
-    """Times in PyTorch and by two mechanisms in microseconds, and the speed-up of the faster one."""
-    rows = []
+    """Times of baselines, then by mechanisms, in microseconds, and the speed-up over the fastest baseline."""
+    baselines, mechanisms, rows = ("torch", "vllm"), ("sequential", "signal", "fused"), []
     for model in values_of(record, "model"):
         for op in values_of(record, "op"):
             cells = []
             for tokens in values_of(record, "tokens"):
                 of = {row["timed"]: row for row in pick(record, model=model, op=op, tokens=tokens, routing="uniform")}
-                times_us = [us(of[way]) for way in ("torch", "sequential", "fused")]
-                cells.append(f"{', '.join(f'{time:.0f}' for time in times_us)}; {times_us[0] / min(times_us[1:]):.2f}")
+                theirs, ours = ([us(of[way]) for way in ways if way in of] for ways in (baselines, mechanisms))
+                cells.append(f"{', '.join(f'{time:.0f}' for time in theirs + ours)}; {min(theirs) / min(ours):.2f}")
             rows.append([f"{model}, {op}", *cells])
     return ["", *(f"{tokens} tokens" for tokens in values_of(record, "tokens"))], rows
