@@ -30,23 +30,27 @@ def error(row):
     return abs(us(row, "predicted_us") / us(row) - 1)
 
 
+NAMES = {"gemm+allreduce": "all-reduce", "gemm+reducescatter": "reduce-scatter", "gemm+alltoall": "all-to-all"}
+
+
+def suite(record):
+    """Speed and prediction by operator, of an all-to-all also by routing."""
+    for op, name in NAMES.items():
+        for routing in dict.fromkeys(row["layer"] for row in pick(record, op=op)):
+            rows = pick(record, op=op, layer=routing, contender="signal")
+            what = f"{name}{', ' + routing if routing else ''}, {len(rows)} shapes"
+            yield "Fig. 10, E1", f"{what}, speed over no overlap", "1x to 1.3x (A800)", times(*map(speedup, rows))
+            yield "Fig. 15, E2", f"{what}, error of the prediction", "3.44% (A800)", shares(*map(error, rows))
+
+
 def signal(record):
     searched, equal = one(record, contender="signal"), one(record, contender="signal:groups=equal")
-    yield "Fig. 10, E1", "all-reduce, speed over no overlap, K = 4096", "up to 1.3x (A800)", times(speedup(searched))
-    yield "Fig. 14, E2", "the same, loss of groups of equal size", "> 0", percent(us(equal) / us(searched) - 1)
-    yield "Fig. 15, E2", "the same, error of the prediction", "3.44% (A800)", percent(error(searched))
-
-
-def signal_alltoall(record):
-    rows = pick(record, contender="signal")
-    what = "all-to-all at random"
-    yield "Fig. 10, E1", f"{what}, speed over no overlap", "up to 1.3x (A800)", times(*map(speedup, rows))
-    yield "Fig. 15, E2", f"{what}, error of the prediction", "3.44% (A800)", shares(*map(error, rows))
+    what = "all-reduce, K = 4096, loss of groups of equal size"
+    yield "Fig. 14, E2", what, "> 0", percent(us(equal) / us(searched) - 1)
 
 
 def slow_link(record):
-    names = {"gemm+allreduce": "all-reduce", "gemm+reducescatter": "reduce-scatter", "gemm+alltoall": "all-to-all"}
-    for op, name in names.items():
+    for op, name in NAMES.items():
         gains = map(speedup, pick(record, op=op, contender="signal"))
         yield "Fig. 10, E1", f"{name}, no peer access, speed over no overlap", "1.02x to 1.65x", times(*gains)
 
@@ -164,8 +168,8 @@ PAPERS = {
     "FlashOverlap": (
         ["flashoverlap_search", "flashoverlap_signal"],
         [
+            ("h200x2/flashoverlap", suite),
             ("h200x2/signal", signal),
-            ("h200x2/alltoall", signal_alltoall),
             ("h200x2/partitions", nvlink_partitions),
             ("h200x2/slow_link", slow_link),
             ("h200x2/slow_link_partitions", slow_link_partitions),
