@@ -31,7 +31,7 @@ import sys
 import torch
 import torch.distributed as dist
 
-from record import write_record
+from record import nccl_version, write_record
 
 HIDDEN, FFN, QKV = 4096, 14336, 6144
 BF16 = {"device": "cuda", "dtype": torch.bfloat16}
@@ -379,7 +379,7 @@ def main():
                "slowdown": round(statistics.median(compute) / compute_alone, 4), "exposed_us": spread(exposed),
                "communication_alone_us": spread(slowest(alone[name])),
                **tuning.get(name, {}), **({"product_sms": flags.product_sms} if flags.product_sms else {}),
-               "nccl": ".".join(map(str, torch.cuda.nccl.version())), "torch": torch.__version__}
+               "nccl": nccl_version(), "torch": torch.__version__}
         rows.append(row)
         if dist.get_rank() == 0:
             print(json.dumps(row), flush=True)

@@ -1,4 +1,5 @@
 """What the programs of this folder share: joining the ranks, timing a call, and a record for scripts/records.py."""
+import ctypes
 import json
 import math
 import os
@@ -113,14 +114,20 @@ def variables():
             if (name.startswith("NCCL_") or name in others) and name not in known]
 
 
+def nccl_version():
+    """Of the library in this process. torch.cuda.nccl.version() is that of the headers PyTorch was built with."""
+    code = ctypes.c_int()
+    ctypes.CDLL("libnccl.so.2").ncclGetVersion(ctypes.byref(code))
+    return f"{code.value // 10000}.{code.value // 100 % 100}.{code.value % 100}"
+
+
 def write_record(path, rows, **settings):
     """Writes rows with command, machine and the commit of libshingle.so."""
     world = os.environ.get("WORLD_SIZE", "1")
-    nccl = ".".join(map(str, torch.cuda.nccl.version()))
     program = f"torchrun --nproc-per-node {world} bench/torch/{pathlib.Path(sys.argv[0]).name}"
+    machine = f"{world} x {torch.cuda.get_device_name()}, NCCL {nccl_version()}, torch {torch.__version__}"
     record = {"command": " ".join((*variables(), program, *sys.argv[1:])),
-              "commit": _abi.library().shingle_commit().decode(),
-              "machine": {"gpu": f"{world} x {torch.cuda.get_device_name()}, NCCL {nccl}, torch {torch.__version__}"},
+              "commit": _abi.library().shingle_commit().decode(), "machine": {"gpu": machine},
               **settings, "rows": rows}
     with open(path, "w", encoding="utf-8") as file:
         json.dump(record, file, indent=1)
