@@ -121,7 +121,8 @@ std::string dropped_text(const std::vector<Row>& rows, const std::vector<Job>& j
         rows, [&](const Row& of) { return of.dropped && describe(of.named) == describe(job.named); });
     if (row == rows.end()) continue;
     const Problem& problem = job.named.problem;
-    text += fmt::format("dropped     {} of {} choices found no slot (--capacity {})\n", *row->dropped,
+    const std::string_view op = job.named.name.empty() ? name(problem.op) : job.named.name;
+    text += fmt::format("dropped     {}: {} of {} choices found no slot (--capacity {})\n", op, *row->dropped,
                         problem.world * problem.m * problem.experts.topk, problem.experts.capacity);
   }
   return text;
