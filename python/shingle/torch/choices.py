@@ -21,7 +21,7 @@ SUMS = "reducescatter", "allreduce"
 BUCKETS = "allgather", *SUMS  # collectives alone
 # Mechanisms by PREDICTED of operators whose fastest predicted one a context does not find by itself.
 OWN = {
-    "attention+reducescatter": "fused",
+    "attention+reducescatter": "ring engines=1",
     "ulysses-attention": "ring engines=1 slices=2",
     "allgather+attention": "ring engines=1",
     "attention-backward": "ring engines=1",
@@ -97,9 +97,10 @@ def by(shape, choice):
 def predicts(shape):
     """True if calls that were not measured are overlapped.
 
-    Not those of experts whom the host routes: a new routing makes it plan anew, while the device waits.
+    Not those of experts whom the host routes: a new routing makes it plan anew, while the device waits. Nor those of
+    attention+reducescatter: by `fused` its first calls were wrong on H200, for a reason that is not found yet.
     """
-    return not host_routes(shape)
+    return not host_routes(shape) and shape.op != "attention+reducescatter"
 
 
 def unmeasured(shape):

@@ -41,6 +41,17 @@ def backward_bf16():
     check_ops(torch.bfloat16, (7, 257, 1024), backward=True)
 
 
+def attention_by_fused():
+    """Each call has new inputs, the first one at each number of rows too."""
+    for m in (257, 512, 1024, 1536, 2048):
+        for turn in range(3):
+            call, leaves = calls(m, torch.bfloat16)["attention_reduce_scatter"]
+            expected = outcome(call, leaves, False, False)
+            with forced("fused"), torch.no_grad():
+                got = call(*leaves)
+            compare([got], expected, torch.bfloat16, f"call {turn} of {m} rows")
+
+
 def attention_choices():
     """Forward and backward of ring_attention, each by a mechanism or by c10d, and both in a CUDA graph."""
     dtype, (call, leaves) = torch.bfloat16, calls(1024, torch.bfloat16)["ring_attention, zigzag"]
