@@ -244,7 +244,7 @@ Problem draw_experts(Dice& dice, int world) {
 
 Params draw_expert_params(Dice& dice, const Problem& problem) {
   if (chance(dice, 30)) return SequentialParams{};
-  if (!problem.traits().slices_experts() && chance(dice, 40))
+  if (chance(dice, 40))
     return ChunkedParams{.comm_workers = one_of(dice, {0, 2, 12}),
                          .chunks = static_cast<std::int32_t>(dice.size(0, 8))};
   if (!problem.traits().slices_experts() && chance(dice, 40)) {

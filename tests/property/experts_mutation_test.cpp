@@ -36,6 +36,12 @@ std::vector<Plan> sliced(Op op, const Machine& machine = {}) {
       plan_fused(experts(op), machine, {.mover = Mover::store}).value(),
       plan_fused(experts(op), machine, {.helpers = FusedParams::no_helpers, .mover = Mover::store}).value()};
 }
+/// The same by `chunked`, in a chunk for each rank. Tiles are so low that each chunk has some.
+Plan in_chunks(Op op) {
+  Machine machine;
+  machine.tile_rows = 1;
+  return plan_chunked(experts(op), machine, {.chunks = 3}).value();
+}
 Machine with_helpers() {
   Machine machine;
   machine.workers = 64;
@@ -46,7 +52,8 @@ std::vector<Plan> plans(Op op) {
   std::vector<Plan> all{plan_sequential(experts(op), {}, {}).value(),
                         plan_fused(experts(op), {}, {}).value()};
   if (traits(op).slices_experts())
-    all.push_back(plan_fused(experts(op), with_helpers(), {.mover = Mover::store}).value());
+    all.insert(all.end(),
+               {in_chunks(op), plan_fused(experts(op), with_helpers(), {.mover = Mover::store}).value()});
   else
     all.insert(all.end(), {plan_chunked(experts(op), {}, {.chunks = 2}).value(),
                            plan_signal(experts(op), {}, {.group_waves = {2, 1}}).value()});
@@ -358,6 +365,41 @@ TEST(WrongSlicedExperts, CollectivesOfOtherRowsOrTooEarly) {
     expect_refused<Elementwise>(plan, "", [&](Elementwise& pass) {
       const bool sorts = pass.factors == Slice{};
       Slice& at = sorts ? pass.from[0].slice : pass.factors;
+      at = in_next_part(at);
+      return true;
+    });
+  }
+}
+
+TEST(WrongSlicedExperts, ChunksOfOtherRowsOrTooEarly) {
+  for (const Op op : {Op::allgather_grouped_gemm, Op::grouped_gemm_reducescatter, Op::moe_tp}) {
+    const Plan plan = in_chunks(op);
+    const auto role_of = [&](const Slice& slice) {
+      return plan.buffers[static_cast<std::size_t>(slice.buffer)].role;
+    };
+    for (const bool tokens : {true, false}) {  // tokens and weights, or sums
+      if (!tokens && !traits(op).after) continue;
+      const auto wanted = [&](const Exchange& e) {
+        return (role_of(e.sends.front().slice) != Role::internal) == tokens;
+      };
+      expect_refused<Exchange>(plan, "", [&](Exchange& e) {
+        if (!wanted(e)) return false;
+        e.receives.front().slice = in_next_part(e.receives.front().slice);
+        return true;
+      });
+      expect_refused<Exchange>(plan, "", [&](Exchange& e) {
+        if (!wanted(e)) return false;
+        e.sends.front().peer = (e.sends.front().peer + 1) % 3;
+        return true;
+      });
+    }
+    expect_refused<Await>(plan, "", [](Await& a) {
+      --a.target;
+      return true;
+    });
+    expect_refused<Elementwise>(plan, "", [&](Elementwise& pass) {
+      Slice& at = pass.factors == Slice{} ? pass.from.front().slice : pass.factors;
+      if (role_of(at) != Role::internal) return false;
       at = in_next_part(at);
       return true;
     });

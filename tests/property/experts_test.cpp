@@ -25,12 +25,10 @@ std::vector<Op> any_split() {
   return ops;
 }
 
-/// The params, without those of mechanisms that do not plan the problem.
+/// The params, without those of `signal` where it does not plan the problem.
 std::vector<Params> planned(const Problem& problem, std::vector<Params> params) {
   if (problem.traits().slices_experts())
-    std::erase_if(params, [](const Params& of) {
-      return mechanism_of(of) == Mechanism::chunked || mechanism_of(of) == Mechanism::signal;
-    });
+    std::erase_if(params, [](const Params& of) { return mechanism_of(of) == Mechanism::signal; });
   return params;
 }
 
@@ -38,9 +36,10 @@ std::vector<Params> forms(Dice& dice, const Problem& problem) {
   auto fused = std::get<FusedParams>(test::random_params(dice, problem, Mechanism::fused));
   fused.helpers = std::min(fused.helpers, 1);  // of two workers
   return planned(problem,
-                 {SequentialParams{}, ChunkedParams{}, test::random_params(dice, problem, Mechanism::chunked),
-                  SignalParams{}, SignalParams{.tile = {.rows = 16, .cols = 8}, .group_waves = {2, 1, 4}},
-                  FusedParams{}, FusedParams{.mover = Mover::copy_engine}, FusedParams{.mover = Mover::store},
+                 {SequentialParams{}, ChunkedParams{}, ChunkedParams{.chunks = 8},
+                  test::random_params(dice, problem, Mechanism::chunked), SignalParams{},
+                  SignalParams{.tile = {.rows = 16, .cols = 8}, .group_waves = {2, 1, 4}}, FusedParams{},
+                  FusedParams{.mover = Mover::copy_engine}, FusedParams{.mover = Mover::store},
                   FusedParams{.helpers = 1, .mover = Mover::store},
                   FusedParams{.helpers = FusedParams::no_helpers, .mover = Mover::store}, fused});
 }
@@ -109,8 +108,8 @@ TEST(Experts, WithoutRowsForSomeOrAll) {
   for (const Op op : any_split()) {
     const auto right = [&](std::vector<std::vector<std::int32_t>> dest) {
       const Problem problem = experts(op, 2, std::move(dest), {4, 2});
-      test::expect_right(
-          problem, planned(problem, {SequentialParams{}, ChunkedParams{}, SignalParams{}, FusedParams{}}));
+      test::expect_right(problem, planned(problem, {SequentialParams{}, ChunkedParams{.chunks = 2},
+                                                    SignalParams{}, FusedParams{}}));
     };
     right({{3, 3, 3, 3}, {3, 3}});  // all to one, and the same expert twice for a token
     right({{}, {0, 2}});
@@ -199,6 +198,9 @@ std::int64_t sent_elements(const Plan& plan, int rank, std::int64_t cols) {
     for (const Step& step : lane.steps) {
       if (const auto* const copy = std::get_if<Copy>(&step); copy && copy->to.rank != rank)
         elements += copy->to.cols == cols ? copy->to.rows * cols : 0;
+      if (const auto* const exchange = std::get_if<Exchange>(&step))
+        for (const Exchange::Message& message : exchange->sends)
+          elements += message.slice.cols == cols ? message.slice.rows * cols : 0;
       const auto* const pass = std::get_if<Elementwise>(&step);
       const bool shared = pass != nullptr && pass->queue >= 0 && !queues.insert(pass->queue).second;
       if (pass != nullptr && !shared && pass->to.slice.rank != rank && pass->grid.cols == cols)
@@ -213,10 +215,9 @@ TEST(Experts, SlicedOnesSendATokenOnceAndItsSumOnce) {
     Problem problem = random_experts(dice, {.world = 6, .m = 200}, ExpertSplit::by_slice);
     if (problem.n == problem.k || problem.experts.topk == problem.n || problem.experts.topk == problem.k)
       continue;  // matrices are told apart by their columns
-    const FusedParams params{.mover = i % 3 == 0   ? Mover::copy_engine
-                                      : i % 3 == 1 ? Mover::store
-                                                   : Mover::automatic};
-    const Plan plan = plan_fused(problem, {}, params).value();
+    const Mover movers[] = {Mover::copy_engine, Mover::store, Mover::automatic};
+    const Plan plan = i % 4 < 3 ? plan_fused(problem, {}, {.mover = movers[i % 4]}).value()
+                                : plan_chunked(problem, {}, {.chunks = i % 8}).value();
     const auto tokens = [&](int rank) { return problem.routing->rows(rank) / problem.experts.topk; };
     std::int64_t all = 0;
     for (int rank = 0; rank < problem.world; ++rank) all += tokens(rank);
@@ -236,10 +237,42 @@ TEST(Experts, SlicedOnesNeedNoMoreTilesWhenTokensArriveInTurn) {
     const Problem problem = random_experts(dice, {.world = 6, .m = 200}, ExpertSplit::by_slice);
     Machine machine;
     machine.tile_rows = static_cast<std::int32_t>(dice.size(8, 64));
-    const Plan whole = plan_sequential(problem, machine, {}).value(),
-               plan = plan_fused(problem, machine, {}).value();
-    for (int rank = 0; rank < problem.world; ++rank) EXPECT_EQ(tiles_of(plan, rank), tiles_of(whole, rank));
+    const Plan whole = plan_sequential(problem, machine, {}).value();
+    for (const Plan& plan : {plan_fused(problem, machine, {}).value(),
+                             plan_chunked(problem, machine, {.chunks = 1 + i % 7}).value()})
+      for (int rank = 0; rank < problem.world; ++rank)
+        EXPECT_EQ(tiles_of(plan, rank), tiles_of(whole, rank)) << name(plan.mechanism);
   }
+}
+
+/// Products of a rank.
+std::ptrdiff_t products_of(const Plan& plan, int rank) {
+  std::ptrdiff_t products = 0;
+  for (const Lane& lane : plan.ranks[static_cast<std::size_t>(rank)].lanes)
+    products +=
+        std::ranges::count_if(lane.steps, [](const Step& s) { return std::holds_alternative<Gemm>(s); });
+  return products;
+}
+
+TEST(Experts, SlicedOnesHaveNoMoreChunksThanAnExpertHasTiles) {
+  const auto plan = [](std::size_t rows, std::int32_t chunks) {
+    Machine machine;
+    machine.tile_rows = 64;
+    std::vector<std::int32_t> dest;
+    for (std::size_t row = 0; row < rows; ++row) dest.push_back(static_cast<std::int32_t>(row % 4));
+    const Problem problem = experts(Op::allgather_grouped_gemm, 8, {8, dest}, {4, 2});
+    return plan_chunked(problem, machine, {.chunks = chunks}).value();
+  };
+  const auto chosen = [&](std::size_t rows) {
+    return std::get<ChunkedParams>(params_of(plan(rows, 0))).chunks;
+  };
+  // 8 ranks have rows/4 of an expert each, which are rows/32 tiles.
+  EXPECT_EQ(chosen(32), 1);
+  EXPECT_EQ(chosen(64), 2);
+  EXPECT_EQ(chosen(126), 3);
+  EXPECT_EQ(chosen(1024), 4);
+  EXPECT_EQ(products_of(plan(1024, 0), 3), 4);
+  EXPECT_EQ(products_of(plan(1024, 100), 3), 8);
 }
 
 TEST(Experts, RefuseWhatTheyDoNotHave) {

@@ -81,8 +81,8 @@ std::optional<std::string> excuse_of_low_latency(const Problem& p, const Machine
 /// Why there can be no plan. All there is; whatever else a planner refuses is a defect.
 std::optional<std::string> excuse(const Problem& p, const Machine& machine, const Params& params) {
   const Mechanism mechanism = mechanism_of(params);
-  if (p.traits().grouped && mechanism != Mechanism::sequential && mechanism != Mechanism::fused &&
-      ((mechanism != Mechanism::chunked && mechanism != Mechanism::signal) || p.traits().slices_experts()))
+  if (p.traits().grouped && mechanism != Mechanism::sequential && mechanism != Mechanism::chunked &&
+      (mechanism != Mechanism::signal || p.traits().slices_experts()) && mechanism != Mechanism::fused)
     return "experts";
   // Collectives gather rows; those of an A that is stored by columns are not contiguous.
   if (p.traits().gathers() && p.transpose_a) return "transpose_a";
@@ -176,6 +176,17 @@ std::int64_t expected_on_ring(const Problem& p, int rank) {
   return summed + others * p.out_cols() * (p.norm.residual ? 2 : 1);
 }
 
+/// Chunks of tensor-parallel experts are messages to other ranks, in which nothing is padded.
+std::int64_t expected_of_slices(const Problem& p, int rank) {
+  const auto tokens = [&](int r) { return p.routing->rows(r) / p.choices(); };
+  const std::int64_t cols =
+      (p.traits().before ? p.k : 0) + (p.traits().after ? std::int64_t{p.experts.topk} : 0);
+  std::int64_t sent = (p.world - 1) * tokens(rank) * cols;
+  for (int owner = 0; owner < p.world; ++owner)
+    if (owner != rank && p.traits().after) sent += tokens(owner) * p.n;
+  return sent;
+}
+
 /// The same by formula: signal pads the columns to whole tiles, scatters and gathers pad the rows to equal
 /// shards, and nothing is sent twice.
 std::int64_t expected_elements(const Problem& p, const Plan& plan, int rank) {
@@ -183,6 +194,7 @@ std::int64_t expected_elements(const Problem& p, const Plan& plan, int rank) {
       plan.mechanism == Mechanism::low_latency)
     return 0;  // no library takes part
   if (plan.mechanism == Mechanism::ring) return expected_on_ring(p, rank);
+  if (plan.mechanism == Mechanism::chunked && p.traits().slices_experts()) return expected_of_slices(p, rank);
   const std::int64_t cols = p.traits().reduces() ? p.n : p.out_cols();
   std::int64_t wire_cols = cols;
   if (plan.mechanism == Mechanism::signal && !p.traits().grouped) {  // tiles are stacked

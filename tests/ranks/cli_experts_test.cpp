@@ -25,7 +25,7 @@ TEST_F(Cli, RunsExperts) {
   for (const std::string& op : tensor_parallel)
     for (const std::string flags :
          {"", "--routing skewed --transpose-b", "--routing all-to-one --dtype bf16", "--routing empty-rank"})
-      for (const json& row : rows("--mechanism sequential,fused " + world + op + flags))
+      for (const json& row : rows("--mechanism sequential,chunked,fused " + world + op + flags))
         EXPECT_EQ(row.at("verified"), true) << flags << " " << row;
 }
 
@@ -44,7 +44,7 @@ TEST_F(Cli, ReadsARoutingOfRanksWithDifferentTokens) {
   const std::string routed =
       "--n 24 --k 16 --topk 2 " + world + "--experts 5 --routing " + path("routing.json");
   for (const std::string op : {"moe-tp --inner 8", "allgather+grouped-gemm", "grouped-gemm+reducescatter"})
-    for (const json& row : rows("--mechanism sequential,fused --op " + op + " " + routed)) {
+    for (const json& row : rows("--mechanism sequential,chunked,fused --op " + op + " " + routed)) {
       EXPECT_EQ(row.at("verified"), true) << row;
       EXPECT_EQ(row.at("m"), 3);
     }
@@ -53,15 +53,15 @@ TEST_F(Cli, ReadsARoutingOfRanksWithDifferentTokens) {
 
 TEST_F(Cli, PlansAndProvesTensorParallelExperts) {
   for (const std::string& op : tensor_parallel) {
-    EXPECT_EQ(run("verify --mechanism sequential,fused " + world + op).code, 0);
+    EXPECT_EQ(run("verify --mechanism sequential,chunked,fused " + world + op).code, 0);
     EXPECT_EQ(run("plan --mechanism fused --format json --out " + path("plan.json") + " " + world + op).code,
               0);
     EXPECT_EQ(run("verify " + path("plan.json")).code, 0);
     EXPECT_EQ(run("run " + path("plan.json")).code, 0);
     EXPECT_THAT(run("plan --machine h200x8 --mechanism sequential,fused --dtype bf16 " + world + op).out,
                 HasSubstr("fused"));
-    EXPECT_THAT(run("plan --mechanism chunked " + world + op).err,
-                HasSubstr("chunked does not plan tensor-parallel experts: use sequential or fused"));
+    EXPECT_THAT(run("plan --mechanism signal " + world + op).err,
+                HasSubstr("signal does not plan tensor-parallel experts: use sequential, chunked or fused"));
   }
   EXPECT_THAT(run("plan --mechanism ring " + world + expert_parallel[2]).err,
               HasSubstr("ring does not plan grouped products: use sequential, chunked, signal or fused"));
@@ -103,11 +103,13 @@ TEST_F(Cli, RefusesExpertsThatDoNotFit) {
 
 TEST_F(Cli, RunsTensorParallelExpertsUnderMpirun) {
   for (const std::string& op : tensor_parallel) {
-    const Outcome outcome = mpirun(3, "run --format json --repeat 1 --mechanism sequential " + op);
+    const Outcome outcome =
+        mpirun(3, "run --format json --repeat 1 --mechanism sequential,chunked --chunks 3 " + op);
     ASSERT_EQ(outcome.code, 0) << outcome.err;
-    const json row = json::parse(outcome.out)[0];
-    EXPECT_EQ(row.at("backend"), "mpi");
-    EXPECT_EQ(row.at("verified"), true) << row;
+    for (const json& row : json::parse(outcome.out)) {
+      EXPECT_EQ(row.at("backend"), "mpi");
+      EXPECT_EQ(row.at("verified"), true) << row;
+    }
   }
 }
 

@@ -19,7 +19,10 @@ using planner::communicate_lane;
 using planner::compute_lane;
 using planner::rows_in_slice;
 
-constexpr std::int32_t default_chunks = 4;
+std::int32_t default_chunks(const Problem& problem, const Machine& machine) {
+  constexpr std::int32_t most = 4;
+  return problem.traits().slices_experts() ? planner::chunks_of_slices(problem, machine, most) : most;
+}
 
 /// First rows of the slices, and the end.
 std::vector<std::int64_t> boundaries(const ChunkedBuilder& build, std::int64_t rows, std::int64_t unit = 1) {
@@ -224,7 +227,7 @@ Result<Plan> plan_chunked(const Problem& problem, const Machine& host, const Chu
   ChunkedParams chosen;
   chosen.comm_workers = params.comm_workers;
   chosen.symmetric = params.symmetric;
-  chosen.chunks = params.chunks > 0 ? params.chunks : default_chunks;
+  chosen.chunks = params.chunks > 0 ? params.chunks : default_chunks(problem, machine);
   ChunkedBuilder build(problem, machine, chosen);
   switch (problem.op) {
     case Op::gemm_allreduce:
@@ -245,13 +248,21 @@ Result<Plan> plan_chunked(const Problem& problem, const Machine& host, const Chu
     case Op::moe:
       planner::experts_in_chunks(build, machine);
       break;
+    case Op::allgather_grouped_gemm:
+    case Op::grouped_gemm_reducescatter:
+    case Op::moe_tp:
+      planner::sliced_experts_in_chunks(build, machine);
+      break;
     case Op::mlp:
       planner::plan_mlp_slices(build, boundaries(build, problem.shard_rows()));
       break;
     default:  // refused above
       break;
   }
-  return std::move(build).finish(planner::rounding(problem));
+  // Tensor-parallel experts return sums in messages, which a pass adds.
+  const bool by_pass = problem.traits().slices_experts() && problem.traits().after;
+  return std::move(build).finish(by_pass ? Rounding{Summing::rank_order, problem.dtype}
+                                         : planner::rounding(problem));
 }
 
 Result<Plan> plan_chunked(const Workload& workload, const Machine& machine, const ChunkedParams& params) {

@@ -293,12 +293,12 @@ std::optional<Reason> infeasible(const Problem& problem, const Machine& machine,
             "transpose_a off"};
   const Mechanism mechanism = mechanism_of(params);
   const bool sliced = problem.traits().slices_experts();
-  const bool in_groups = mechanism == Mechanism::chunked || mechanism == Mechanism::signal;
-  if (problem.traits().grouped && mechanism != Mechanism::sequential && mechanism != Mechanism::fused &&
-      (!in_groups || sliced))
-    return Reason{fmt::format("{} does not plan {}: use {} or fused", name(mechanism),
+  const bool grouped = mechanism == Mechanism::sequential || mechanism == Mechanism::chunked ||
+                       (mechanism == Mechanism::signal && !sliced) || mechanism == Mechanism::fused;
+  if (problem.traits().grouped && !grouped)
+    return Reason{fmt::format("{} does not plan {}: use sequential, chunked{} or fused", name(mechanism),
                               sliced ? "tensor-parallel experts" : "grouped products",
-                              sliced ? "sequential" : "sequential, chunked, signal")};
+                              sliced ? "" : ", signal")};
   if (auto reason = no_worker_left(machine, problem.op == Op::gemm ? 0 : machine.collective_workers))
     return reason;
   const bool configures = std::visit(
