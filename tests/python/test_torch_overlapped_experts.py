@@ -122,9 +122,11 @@ def ranks_case(rank, ranks, tensor_parallel):
     tokens, count, topk = (5, 0, 3)[rank], 6, 2
     ids = torch.randint(count, (tokens, topk), generator=generator)
     sizes = (tokens, K), *(((count if tensor_parallel else count // ranks), *of) for of in ((8, K), (N, 4))), (tokens, N)
-    for choice in ("sequential", "fused"):
+    drawn = generator.get_state()
+    for choice in ("sequential", "chunked", "fused"):
         dist.barrier()
         table.forced = choice
+        generator.set_state(drawn)  # the same matrices for every choice
         for dtype in (torch.float32, torch.bfloat16):
             same = functools.partial(close, bound=1e-5 if dtype == torch.float32 else 3e-2)
             x, up, down, grad = (torch.randn(of, generator=generator).to(dtype) for of in sizes)
