@@ -95,11 +95,13 @@ void reroute(Source& draw, Problem& p, std::int64_t most_rows) {
 /// The same, with other experts if the problem has some.
 template <class Source>
 void route(Source& draw, Problem& p, std::int64_t most_rows) {
+  const bool sliced = p.traits().slices_experts();
   if (p.traits().grouped) {
-    p.experts.count =
-        static_cast<std::int32_t>(p.traits().slices_experts() ? draw.size(1, 9) : p.world * draw.size(1, 4));
+    p.experts.count = static_cast<std::int32_t>(sliced ? draw.size(1, 9) : p.world * draw.size(1, 4));
     p.experts.topk = static_cast<std::int32_t>(draw.size(1, std::min(p.experts.count, 4)));
   }
+  // The rows of all ranks come to each: fewer of them, as a proof has a limit.
+  if (sliced) most_rows = larger(most_rows / 2, std::int64_t{1});
   reroute(draw, p, most_rows);
 }
 
