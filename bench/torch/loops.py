@@ -337,7 +337,7 @@ def main():
     dist.init_process_group("nccl")
     world = dist.get_world_size()
     torch.manual_seed(dist.get_rank())
-    if flags.product_sms:
+    if flags.product_sms is not None:
         limit_products(flags.product_sms)
     loop = LOOPS[flags.loop](flags.layers, flags.tokens, world)
     groups, tuning = {"default": make_groups(loop)}, {}
@@ -378,7 +378,7 @@ def main():
                "compute_us": spread(compute), "compute_alone_us": round(compute_alone, 1),
                "slowdown": round(statistics.median(compute) / compute_alone, 4), "exposed_us": spread(exposed),
                "communication_alone_us": spread(slowest(alone[name])),
-               **tuning.get(name, {}), **({"product_sms": flags.product_sms} if flags.product_sms else {}),
+               **tuning.get(name, {}), **({"product_sms": flags.product_sms} if flags.product_sms is not None else {}),
                "nccl": nccl_version(), "torch": torch.__version__}
         rows.append(row)
         if dist.get_rank() == 0:

@@ -117,7 +117,10 @@ def variables():
 def nccl_version():
     """Of the library in this process. torch.cuda.nccl.version() is that of the headers PyTorch was built with."""
     code = ctypes.c_int()
-    ctypes.CDLL("libnccl.so.2").ncclGetVersion(ctypes.byref(code))
+    try:
+        ctypes.CDLL("libnccl.so.2").ncclGetVersion(ctypes.byref(code))
+    except OSError:  # PyTorch contains NCCL
+        return ".".join(map(str, torch.cuda.nccl.version()))
     return f"{code.value // 10000}.{code.value // 100 % 100}.{code.value % 100}"
 
 

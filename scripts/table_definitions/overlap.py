@@ -301,5 +301,5 @@ def slow_link_losses(partitions, link):
             percent(min(error(1, factor) for factor in factors)),
             *(percent(loss / fastest) for loss in (ideal - limit, predicted(groups, slowed) - ideal, kept)),
         ])  # fmt: skip
-    return ["operator", "M×N×K", "limit", "fastest", "product slowed", "error", "if nothing is slowed",
-            "if the collective is", "first and last group", "slowed product", "hooks and restore"], rows  # fmt: skip
+    return ["operator", "M×N×K", "limit", "fastest", "product slowed", "error", "error, nothing slowed",
+            "error, collective slowed", "first and last group", "slowed product", "hooks and restore"], rows  # fmt: skip

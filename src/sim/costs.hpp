@@ -47,7 +47,8 @@ class Costs {
   double assign_us(const AssignSlots& step) const;
   /// A tile of a product, without the rows that are expected to have no token.
   ProductTile tile_of(const Gemm& gemm, std::int64_t item) const;
-  /// Tiles with other rows among the first `end` of a product: all but phantoms, without Gemm::live.
+  /// Tiles among the first `end` positions that take time: no phantoms, and with Gemm::live only those with
+  /// rows that are expected to have a token.
   std::int64_t live_tiles(const Gemm& gemm, std::int64_t end) const;
   /// Part of the rows of a pass that it is expected to store: slots may be empty.
   double filled(const Elementwise& step) const;

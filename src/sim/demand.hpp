@@ -12,8 +12,8 @@ namespace shingle::sim {
 
 /// Bytes of an element of the slice.
 double element_bytes(const Plan& plan, const Slice& slice);
-/// Rows of a product that are expected to have a token, by weight; those of a product with one weight are all
-/// rows.
+/// Rows of a product by weight, without weights that have none. Of counted rows: those that are expected to
+/// have a token.
 std::vector<std::int64_t> rows_by_weight(const Plan& plan, const Gemm& gemm);
 /// Of a pass that makes `elements` elements.
 double pass_bytes(const Plan& plan, const Elementwise& step, double elements);

@@ -14,7 +14,7 @@ double product(std::int64_t a, std::int64_t b, std::int64_t c) {
 }
 
 /// A library's product of the same rows: one tile. Mechanisms cut the rows of a weight in ways of their own,
-/// by source or by chunk, so the tiles of none are the fewest.
+/// by source or by chunk, so no mechanism's tiles are a lower bound.
 Gemm by_library(Gemm gemm) {
   const TileGrid& grid = gemm.grid;
   gemm.grid = make_grid(grid.rows, grid.cols, static_cast<std::int32_t>(larger(grid.rows, std::int64_t{1})),

@@ -121,7 +121,8 @@ def ranks_case(rank, ranks, tensor_parallel):
     group, generator = dist.group.WORLD.group_name, torch.Generator().manual_seed(rank)
     tokens, count, topk = (5, 0, 3)[rank], 6, 2
     ids = torch.randint(count, (tokens, topk), generator=generator)
-    sizes = (tokens, K), *(((count if tensor_parallel else count // ranks), *of) for of in ((8, K), (N, 4))), (tokens, N)
+    mine = count if tensor_parallel else count // ranks
+    sizes = (tokens, K), (mine, 8, K), (mine, N, 4), (tokens, N)
     drawn = generator.get_state()
     for choice in ("sequential", "chunked", "fused"):
         dist.barrier()

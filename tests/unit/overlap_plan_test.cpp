@@ -341,6 +341,15 @@ TEST(OverlapPlan, GroupsAreMultipliedByTheirWeights) {
       plan, [](Plan& p) { nth<Gemm>(p, 0, experts).groups[1].a_row = 0; }, "content", "should be C");
 }
 
+TEST(OverlapPlan, GroupsHaveNoTransposedWeights) {
+  Workload list = sample_overlap();
+  list.computations.push_back({"experts", 40, 16, 16, {}, ComputationKind::product, {24, 0, 16}});
+  const Plan plan = make_plan(list, small_machine(), ChunkedParams{}).value();
+  ASSERT_TRUE(verify(plan)) << verify(plan).failure;
+  expect_refused(
+      plan, [](Plan& p) { nth<Gemm>(p, 0, 4).transpose_b = true; }, "content", "as its columns of B");
+}
+
 TEST(OverlapPlan, WhatItsListSaysIsAwaited) {
   const Plan plan = planned(2, ChunkedParams{.tile = {.rows = 16}});
   const Simulated simulated = simulate(plan, small_machine());

@@ -100,7 +100,11 @@ def predicts(shape):
     Not those of experts whom the host routes: a new routing makes it plan anew, while the device waits. Nor those of
     attention+reducescatter: by `fused` its first calls were wrong on H200, for a reason that is not found yet.
     """
-    return not host_routes(shape) and shape.op != "attention+reducescatter"
+    return not host_routes(shape) and predicts_op(shape.op)
+
+
+def predicts_op(op):
+    return op != "attention+reducescatter"
 
 
 def unmeasured(shape):
@@ -188,7 +192,7 @@ class Table:
         ]
         beside = f"{path}.{os.getpid()}"
         with open(beside, "w", encoding="utf-8") as file:
-            json.dump({"version": 2, "shapes": shapes}, file, indent=1)
+            json.dump({"version": 3, "shapes": shapes}, file, indent=1)
         os.replace(beside, path)
 
     def load(self, path):
@@ -199,9 +203,11 @@ class Table:
         except OSError as error:
             raise IoError(f"cannot read {path}: {error.strerror}") from error
         try:
-            if found["version"] != 2:
-                raise ValueError(f"version {found['version']}, expected 2")
+            if found["version"] not in (2, 3):
+                raise ValueError(f"version {found['version']}, expected 3")
             for row in found["shapes"]:
+                if found["version"] == 2 and not predicts_op(row["op"]):
+                    continue  # `fused`, or what was measured beside it
                 choices = [(int(most), str(choice)) for most, choice in row.pop("choices")]
                 row |= {name: row.get(name) and tuple(row[name]) for name in ("attention", "experts")}
                 self.enter(Shape(**row), sorted(choices))

@@ -58,7 +58,7 @@ class _Parallel(nn.Module):
 
     def extra_repr(self):
         out_features, in_features = self.weight.shape
-        return f"{in_features} -> {out_features} on each of {self.ranks} ranks, {self.sequence_parallel=}"
+        return f"{in_features} -> {out_features} on each of {self.ranks} ranks, sequence_parallel={self.sequence_parallel}"
 
 
 def like(x, out, placement):
@@ -255,7 +255,7 @@ class Experts(nn.Module):
         experts, features, inner = self.down.shape
         return (
             f"{experts} experts on each rank, {features} -> {inner} -> {features}, activation={self.activation!r}, "
-            f"{self.tensor_parallel=}"
+            f"tensor_parallel={self.tensor_parallel}"
         )
 
 

@@ -34,11 +34,10 @@ PositionRuns runs_by(const Gemm& product, const std::vector<std::int32_t>& keys)
 TileOrder order_of_groups(const Machine& machine, const TileOrder& asked);
 /// Rows of a tile of a grouped product, or of a cluster of them.
 std::int64_t unit_rows(const Machine& machine, const TileParams& asked, const Epilogue& epilogue);
-/// The product with a weight for each group, and what build.grouped() sets by the machine's tile, or by the
-/// one that is asked for.
+/// Makes `product` a grouped one, in tiles that are asked for, else in the machine's.
 Gemm grouped(const Builder& build, const Machine& machine, const TileParams& asked, Gemm product,
              std::vector<RowGroup> groups);
-/// The same of the rows of buffer `a`.
+/// As above, of all rows of buffer `a`.
 Gemm grouped(const Builder& build, const Machine& machine, const TileParams& asked, Gemm product,
              std::int32_t a, std::vector<RowGroup> groups);
 

@@ -104,7 +104,8 @@ def gradients_of(way, outs, grad, x, w_up, w_down, topk_weights, layout, activat
     leaves its rows in staging memory that the next call overwrites. To keep them takes topk·(hidden + 2·inner) elements
     a token and layer. The gradients of weights need the rows of x and of g themselves, which a dispatch does not leave.
     Then c10d sends the rows, once, and both products multiply these. The first product overlaps the second exchange.
-    The mechanisms run after that, since they must not run beside NCCL. Sums are in a fixed order.
+    The mechanisms run after that, since they must not run beside NCCL. Sums are in a fixed order,
+    but for those of c10d's reduce-scatter.
 
     With a capacity, rows of empty slots are zeros and add nothing. Dropped choices have no rows. With slices of experts
     h and q are columns of a rank, so dx and dp are also summed over the ranks.
