@@ -188,9 +188,9 @@ void compare_waves(papers::Figures& figures) {
   bool distinct = true;
   for (const bench::RecordRow& row :
        bench::read_record(SHINGLE_TEST_SOURCE_DIR "/bench/results/h200x2/waves.csv")) {
-    const std::string own = row.text("m") + "x" + row.text("n") + "x" + row.text("k");
-    distinct = distinct && (own != shape || row.number("first_us") > last_us);
-    shape = own, last_us = row.number("last_us");
+    const std::string now = row.text("m") + "x" + row.text("n") + "x" + row.text("k");
+    distinct = distinct && (now != shape || row.number("first_us") > last_us);
+    shape = now, last_us = row.number("last_us");
     shares.push_back(100 * row.number("within_5_percent"));
   }
   std::ranges::sort(shares);

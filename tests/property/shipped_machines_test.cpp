@@ -105,7 +105,7 @@ TEST_P(ShippedProfiles, BeatNoRooflineAndGainFromBandwidth) {
 /// Time in which the rank that has most weights with rows reads each once. A product that only reads may be
 /// faster than the profile's rate, of reads and writes.
 double weights_us(const Machine& machine, const Problem& p) {
-  constexpr double only_reads = 1.1;
+  constexpr double reads_over_rate = 1.1;  // no less than the simulator takes
   const double elements = static_cast<double>(p.b_cols() * p.k + (p.traits().chains() ? p.inner * p.n : 0));
   int most = 0;
   for (int rank = 0; rank < p.world; ++rank) {
@@ -117,7 +117,7 @@ double weights_us(const Machine& machine, const Problem& p) {
     most = std::max(most, used);
   }
   return most * elements * static_cast<double>(size_bytes(p.dtype)) /
-         (machine.memory_gbps * 1e3 * only_reads);
+         (machine.memory_gbps * 1e3 * reads_over_rate);
 }
 
 /// The operators of a model's experts: dispatch and combine, or both in one, by expert and by slice.

@@ -7,7 +7,7 @@
 
 namespace shingle::test {
 
-/// Ten workers, tiles of 10×10 that take 5 us and 1 us for each 10 of K, a link of 1 byte an us.
+/// Ten workers, tiles of 10×10 that take 5 us and 1 us for each 10 of K, a link of 1 byte an ns.
 inline Machine machine() {
   Machine machine;
   machine.name = "plain";

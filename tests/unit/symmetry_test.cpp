@@ -9,23 +9,13 @@
 #include "shingle/sim/simulate.hpp"
 #include "shingle/verify/verify.hpp"
 #include "shingle/verify/wellformed.hpp"
+#include "support/plain_machine.hpp"
 
 namespace shingle::symmetry_test {
 namespace {
 
+using test::machine;
 using testing::HasSubstr;
-
-/// Ten workers, tiles of 10×10 that take 5 us and 1 us for each 10 of K, a link of 1 byte an ns.
-Machine machine() {
-  Machine machine;
-  machine.name = "plain";
-  machine.workers = 10;
-  machine.tile_rows = machine.tile_cols = 10;
-  machine.tiles = {{10, 10, 5, 0.1}};
-  machine.memory_gbps = 1e6;
-  machine.link = {1, 2};
-  return machine;
-}
 
 Machine of_nodes(int ranks) {
   Machine nodes = machine();

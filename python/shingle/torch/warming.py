@@ -250,12 +250,12 @@ def experts_arguments(group: Group, shape: Shape, m: int, random, weight):
         routing = torch.cat((torch.full((ranks, 1), topk * m, dtype=torch.int32), ids), 1)
         kind = Slices if shape.op in Slices.OPS.values() else Layout
         layout = kind(routing, topk, count, group, topk_weights.device)
-    own = len(layout.ends)  # experts of which this rank has weights
+    held = len(layout.ends)  # experts of which this rank has weights
     if shape.inner:
-        up = weight(own, shape.inner * (2 if shape.activation == "swiglu" else 1), shape.k)
-        down = weight(own, shape.n, shape.inner)
+        up = weight(held, shape.inner * (2 if shape.activation == "swiglu" else 1), shape.k)
+        down = weight(held, shape.n, shape.inner)
         return random(m, shape.k), up, down, topk_weights, layout, shape.activation
-    w = weight(own, shape.n, shape.k)
+    w = weight(held, shape.n, shape.k)
     if shape.op == layout.OPS["dispatch"]:
         return random(m, shape.k), w, layout
     return random(layout.received, shape.k), w, topk_weights, layout

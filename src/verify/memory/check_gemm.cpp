@@ -106,11 +106,9 @@ Content MemoryCheck::read_b(const Gemm& step, const Segment& s, std::int32_t ind
       const bool second = c.of == Content::Of::down;
       const std::int64_t top = c.row + stored.row;
       const std::int64_t depth = rules_.k == 0 ? stored.rows : second ? rules_.inner : rules_.k;
-      // A workload has no columns of B, as it is never transposed: refused below.
-      const std::int64_t rows = larger(!t       ? depth
-                                       : second ? rules_.out_cols
-                                                : rules_.b_cols,
-                                       std::int64_t{1});
+      const std::int64_t width = second ? rules_.out_cols : rules_.b_cols;
+      // A workload has no width, as its B is never transposed: refused below.
+      const std::int64_t rows = t ? larger(width, std::int64_t{1}) : depth;
       const std::int64_t number = tile.group != nullptr ? top / rows : 0, below = top - number * rows;
       const std::int64_t k_offset = t ? c.col + stored.col : below;
       const std::int64_t c_col = (t ? below + col : at.rect.col + c.col) - shift;
