@@ -21,14 +21,12 @@ SUMS = "reducescatter", "allreduce"
 BUCKETS = "allgather", *SUMS  # collectives alone
 # Mechanisms by PREDICTED of operators whose fastest predicted one a context does not find by itself.
 OWN = {
-    "attention+reducescatter": "ring engines=1",
+    "attention+reducescatter": "fused",
     "ulysses-attention": "ring engines=1 slices=2",
     "allgather+attention": "ring engines=1",
     "attention-backward": "ring engines=1",
     "allgather": "copy-engine trigger=direct",
 }
-# By `fused` its first calls were wrong on H200, for a reason that is not found yet.
-DOUBTED = "attention+reducescatter"
 BYTES = {"f32": 4, "bf16": 2, "f16": 2}  # of an element
 # Most tokens of all ranks for which Ulysses' exchange is overlapped unmeasured. Of 128K it is 2% of the time, and what
 # hides it may cost more.
@@ -101,7 +99,7 @@ def predicts(shape):
 
     Not those of experts whom the host routes: a new routing makes it plan anew, while the device waits.
     """
-    return not host_routes(shape) and shape.op != DOUBTED
+    return not host_routes(shape)
 
 
 def unmeasured(shape):
@@ -189,7 +187,7 @@ class Table:
         ]
         beside = f"{path}.{os.getpid()}"
         with open(beside, "w", encoding="utf-8") as file:
-            json.dump({"version": 3, "shapes": shapes}, file, indent=1)
+            json.dump({"version": 2, "shapes": shapes}, file, indent=1)
         os.replace(beside, path)
 
     def load(self, path):
@@ -200,11 +198,9 @@ class Table:
         except OSError as error:
             raise IoError(f"cannot read {path}: {error.strerror}") from error
         try:
-            if found["version"] not in (2, 3):
-                raise ValueError(f"version {found['version']}, expected 3")
+            if found["version"] != 2:
+                raise ValueError(f"version {found['version']}, expected 2")
             for row in found["shapes"]:
-                if found["version"] == 2 and row["op"] == DOUBTED:
-                    continue  # `fused` was among its choices
                 choices = [(int(most), str(choice)) for most, choice in row.pop("choices")]
                 row |= {name: row.get(name) and tuple(row[name]) for name in ("attention", "experts")}
                 self.enter(Shape(**row), sorted(choices))

@@ -53,7 +53,7 @@ CANDIDATES = {
                        "ring engines=1 slices=1", "low-latency"],
     "allgather+gemm": ["fused", "fused mover=store helpers=8", "ring engines=1 slices=1", "ring engines=1 slices=2",
                        "copy-engine variant=ring", "low-latency"],
-    "attention+reducescatter": ["ring engines=1 slices=2", "ring row-parallel"],
+    "attention+reducescatter": ["fused", "ring engines=1", "ring engines=1 slices=2", "ring row-parallel"],
     "ulysses-attention": ["ring engines=1 slices=1", "ring engines=1 slices=4", "ring engines=1 slices=8",
                           "ring mover=store slices=2", "ring mover=store slices=8", "ring slices=2"],
     "allgather+attention": ["ring engines=1", "ring engines=2 slices=2", "ring mover=store", "ring"],
