@@ -27,6 +27,7 @@ import json
 import os
 import statistics
 import sys
+import time
 
 import torch
 import torch.distributed as dist
@@ -222,15 +223,16 @@ def learnt(path, communicator):
 
 
 def collectives(loop, world):
-    """Of a loop: (name, bytes that NCCL goes by, call on a group)."""
+    """Of a loop: (name, size class that tables go by, call on a group), one for each name and class."""
+    def size_class(buffer):
+        return (buffer.numel() * buffer.element_size()).bit_length() - 1
+
     if isinstance(loop, Tp):
-        buffers = [loop.sums[0], *getattr(loop, "grads", [])]
-        sizes = {buffer.numel() * 2: buffer for buffer in buffers}
+        sizes = {size_class(buffer): buffer for buffer in [loop.sums[0], *getattr(loop, "grads", [])]}
         return [("allreduce", size, lambda group, of=of: dist.all_reduce(of, group=group))
                 for size, of in sizes.items()]
-    size = loop.full[0].numel() * 2
-    return [("allgather", size, lambda group: wait(loop.gather(0, group))),
-            ("reducescatter", size, lambda group: wait(loop.scatter(0, group)))]
+    return [("allgather", size_class(loop.full[0]), lambda group: wait(loop.gather(0, group))),
+            ("reducescatter", size_class(loop.full[0]), lambda group: wait(loop.scatter(0, group)))]
 
 
 def write_table(path, entries):
@@ -246,7 +248,7 @@ def tune_alone(loop, path, world):
     best = {}
     candidates = [{"channels": c, "algorithm": "ring", "protocol": p} for p in ("simple", "ll128") for c in (4, 8, 16, 24, 32)]
     for config in [{}] + candidates:
-        entries = [{"collective": name, "size_class": size.bit_length() - 1, "ranks": world, **config}
+        entries = [{"collective": name, "size_class": size, "ranks": world, **config}
                    for name, size, _ in collectives(loop, world)]
         write_table(path, entries)
         group = make_group(table=path)
@@ -266,7 +268,7 @@ def tune_alone(loop, path, world):
     write_table(path, [entry for _, entry in best.values()])
 
 
-def tune_online(loop, path, most_iterations, loss, cupti):
+def tune_online(loop, path, seconds, loss, cupti):
     """Runs the loop while the plugin tunes, until it writes what was confirmed. The communicator keeps that.
 
     Returns the groups, the iterations, and their mean time in us: what tuning cost.
@@ -276,17 +278,16 @@ def tune_online(loop, path, most_iterations, loss, cupti):
         for stale in filter(os.path.exists, paths):
             os.remove(stale)
     dist.barrier()
-    settings = {"SHINGLE_TUNER_LOSS": str(loss), "SHINGLE_TUNER_ITERATIONS": str(most_iterations)}
+    settings = {"SHINGLE_TUNER_LOSS": str(loss), "SHINGLE_TUNER_TIME": f"{seconds}s"}
     if cupti:
         settings["SHINGLE_TUNER_CUPTI"] = cupti
     groups = make_groups(loop, learn=path, **settings)
-    us = []
-    most = 2 * loop.communicators * most_iterations + 200  # the last comparison follows the last trial
-    for iteration in range(most):
-        us.append(time_iteration(loop, groups)[0])
-        if iteration % 20 == 19 and slowest([float(all(map(os.path.exists, paths)))])[0]:
-            break
-    return groups, iteration + 1, slowest([statistics.mean(us)])[0]
+    us, found = [], False
+    late = time.monotonic() + 2 * loop.communicators * seconds + 10  # the last comparison follows the last trial
+    while not found:
+        us += [time_iteration(loop, groups)[0] for _ in range(20)]
+        found = slowest([float(all(map(os.path.exists, paths)) or time.monotonic() > late)])[0] > 0
+    return groups, len(us), slowest([statistics.mean(us)])[0]
 
 
 def record(loop, groups, path):
@@ -321,7 +322,7 @@ def main():
     parser.add_argument("--iterations", type=int, default=5, help="of each configuration in a round")
     parser.add_argument("--autoccl", metavar="FILE")
     parser.add_argument("--online", metavar="FILE")
-    parser.add_argument("--online-iterations", type=int, default=1500, help="after which nothing more is tried")
+    parser.add_argument("--online-seconds", type=float, default=30, help="after which nothing more is tried")
     parser.add_argument("--online-loss", type=float, default=1.0, help="share of the time that trials may cost")
     parser.add_argument("--cupti", metavar="LIBRARY",
                         help="times computation and communication apart, such as libcupti.so.13")
@@ -350,7 +351,7 @@ def main():
         groups["autoccl"] = make_groups(loop, table=flags.autoccl)
     if flags.online:
         groups["online"], iterations, mean = tune_online(
-            loop, flags.online, flags.online_iterations, flags.online_loss, flags.cupti)
+            loop, flags.online, flags.online_seconds, flags.online_loss, flags.cupti)
         tuning["online"] = {"tuned_in_iterations": iterations, "tuning_iteration_us": round(mean, 1)}
     for name, _, path in (text.partition("=") for text in flags.table):
         groups[name] = make_groups(loop, table=path)

@@ -94,7 +94,7 @@ bool Experiment::runs(const Configs& configs) const {
 }
 
 void Experiment::pass(double us, bool settled) {
-  ++passed_;
+  passed_us_ += us;
   if (stage_ != Stage::searching && stage_ != Stage::comparing)
     account_.rest(us);
   else

@@ -97,7 +97,7 @@ class Experiment {
   std::optional<Configs> next_that_runs();
   cotune::Measurement measured(double iteration_us) const;
   bool has_news() const;
-  bool ends() const { return limits_.iterations > 0 && passed_ >= limits_.iterations; }
+  bool ends() const { return limits_.time_us > 0 && passed_us_ >= limits_.time_us; }
   bool bounded() const { return limits_.loss < 1; }
   double reserve_us() const;
 
@@ -118,7 +118,7 @@ class Experiment {
   LossAccount account_;
   double trial_lost_us_ = 0;  // by the running trial
   int trial_slow_ = 0;        // its iterations that were clearly slower than with NCCL's choice
-  int passed_ = 0;            // iterations
+  double passed_us_ = 0;      // of all iterations
   int unconfirmed_ = 0;       // trials since the last comparison
   std::vector<double> samples_, default_samples_, best_samples_;
   int begun_anew_ = 0;

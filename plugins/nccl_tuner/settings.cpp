@@ -33,6 +33,14 @@ net::Address parse_address(const char* name, const std::string& text) {
   return address;
 }
 
+double parse_time(const char* name, const std::string& text) {
+  try {
+    return parse_time_us(text);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(fmt::format("{}: {}", name, error.what()));
+  }
+}
+
 /// A number of a variable that is set.
 template <class Number>
 Number parse_number(const char* name, const std::string& text, Number least, Number most) {
@@ -55,22 +63,17 @@ Settings settings_from_environment() {
     throw InvalidArgument(
         fmt::format("{}: '{}' has a slash or more than 64 characters", turn, settings.turn));
   constexpr const char* deadline = "SHINGLE_TUNER_DEADLINE";
-  if (const std::string text = variable(deadline); !text.empty()) {
-    try {
-      settings.deadline = std::chrono::microseconds(static_cast<std::int64_t>(parse_time_us(text)));
-    } catch (const InvalidArgument& error) {
-      throw InvalidArgument(fmt::format("{}: {}", deadline, error.what()));
-    }
-  }
+  if (const std::string text = variable(deadline); !text.empty())
+    settings.deadline = std::chrono::microseconds(static_cast<std::int64_t>(parse_time(deadline, text)));
   constexpr const char* rendezvous = "SHINGLE_TUNER_RENDEZVOUS";
   if (const std::string text = variable(rendezvous); !text.empty())
     settings.rendezvous = parse_address(rendezvous, text);
   constexpr const char* loss = "SHINGLE_TUNER_LOSS";
   if (const std::string text = variable(loss); !text.empty())
     settings.limits.loss = parse_number(loss, text, 1e-4, 1.0);
-  constexpr const char* iterations = "SHINGLE_TUNER_ITERATIONS";
-  if (const std::string text = variable(iterations); !text.empty())
-    settings.limits.iterations = parse_number(iterations, text, 1, 1 << 30);
+  constexpr const char* time = "SHINGLE_TUNER_TIME";
+  if (const std::string text = variable(time); !text.empty())
+    settings.limits.time_us = parse_time(time, text);
   settings.cupti = variable("SHINGLE_TUNER_CUPTI");
   return settings;
 }

@@ -20,7 +20,7 @@ struct Settings {
   std::string turn;
   /// SHINGLE_TUNER_RENDEZVOUS: where the ranks of a communicator of several hosts meet. Empty: nowhere.
   std::optional<net::Address> rendezvous;
-  /// SHINGLE_TUNER_LOSS and SHINGLE_TUNER_ITERATIONS: bounds of online tuning.
+  /// SHINGLE_TUNER_LOSS and SHINGLE_TUNER_TIME: bounds of online tuning.
   Limits limits;
   /// SHINGLE_TUNER_CUPTI: CUPTI's library, which times computation and communication apart. Empty: nothing
   /// does.

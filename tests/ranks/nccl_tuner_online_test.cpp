@@ -196,8 +196,8 @@ TEST_F(NcclTunerOnline, FindsTheLeastResourcesThatHideCommunication) {
 /// A search that is cut short leaves the program with what was confirmed, never with a trial.
 TEST_F(NcclTunerOnline, FallsBackToWhatWasConfirmedWhenTheSearchIsCutShort) {
   const Variable learn("SHINGLE_TUNER_LEARN", path.string());
-  for (const char* most : {"60", "150"}) {
-    const Variable iterations("SHINGLE_TUNER_ITERATIONS", most);
+  for (const char* most : {"0.3s", "0.8s"}) {
+    const Variable time("SHINGLE_TUNER_TIME", most);
     std::filesystem::remove(path);
     program = Program::make();
     ++id;
@@ -249,7 +249,7 @@ TEST_F(NcclTunerOnline, GoesOnWithoutCupti) {
 TEST_F(NcclTunerOnline, SaysWhichVariableIsWrong) {
   const Variable learn("SHINGLE_TUNER_LEARN", path.string());
   for (const auto& [name, value] :
-       {std::pair{"SHINGLE_TUNER_LOSS", "2"}, {"SHINGLE_TUNER_ITERATIONS", "x"}}) {
+       {std::pair{"SHINGLE_TUNER_LOSS", "2"}, {"SHINGLE_TUNER_TIME", "x"}}) {
     const Variable wrong(name, value);
     ++id;
     program = Program::make();

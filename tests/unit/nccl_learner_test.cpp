@@ -188,11 +188,11 @@ TEST(Learner, LeavesWhatWasConfirmedWhenInterrupted) {
   EXPECT_LT(some, 70) << "a result needs to be confirmed";
 }
 
-TEST(Learner, SettlesForWhatWasConfirmedAfterItsIterations) {
+TEST(Learner, SettlesForWhatWasConfirmedAfterItsTime) {
   const double library = Program::iteration_us({}, {});
   int gained = 0;
   for (const int iterations : {5, 20, 40, 60, 80, 120, 200, 300}) {
-    Program program(1, 0.01, 0, {.loss = 1, .iterations = iterations});
+    Program program(1, 0.01, 0, {.loss = 1, .time_us = iterations * library});
     const int last = program.run(iterations + 300);
     EXPECT_LT(last, iterations + 200) << "it ends soon";
     for (int i = 0; i < 20; ++i) {
