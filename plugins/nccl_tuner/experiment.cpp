@@ -68,6 +68,12 @@ Experiment::Experiment(const std::vector<CallKind>& kinds, std::vector<std::uint
   wanted_ = library();  // a search begins with NCCL's choice
 }
 
+std::optional<std::size_t> Experiment::sequences_of(const std::vector<std::uint64_t>& calls) const {
+  const std::size_t sequences = iteration_.size() / calls.size();
+  if (sequences * nccl_tuner::fingerprint(calls) != fingerprint_) return std::nullopt;
+  return sequences;
+}
+
 void Experiment::see(const Call& call, const CostTable& table) {
   if (default_us_ > 0) return;  // all kinds of calls have been seen by then
   const auto target = std::ranges::find(targets_, call.kind(), &Target::kind);

@@ -44,6 +44,8 @@ class Experiment {
              const ExperimentOptions& options = {});
 
   std::uint64_t fingerprint() const { return fingerprint_; }
+  /// How many of these sequences of calls make its iteration; nothing if it does not consist of them.
+  std::optional<std::size_t> sequences_of(const std::vector<std::uint64_t>& calls) const;
 
   /// Takes a call with NCCL's unmodified cost table, which shows how the call can run.
   void see(const Call& call, const CostTable& table);
@@ -127,7 +129,8 @@ class Experiment {
 /// Kinds of calls in an iteration that are worth tuning, by bytes moved in descending order.
 std::vector<CallKind> kinds_to_tune(const std::vector<std::uint64_t>& signatures);
 
-/// Fingerprint of an iteration, independent of the call that it is taken to begin with.
+/// Fingerprint of an iteration, independent of the call that it is taken to begin with. That of n equal
+/// sequences is n times that of one.
 std::uint64_t fingerprint(const std::vector<std::uint64_t>& signatures);
 
 }  // namespace shingle::nccl_tuner

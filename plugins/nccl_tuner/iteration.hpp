@@ -1,6 +1,7 @@
 // Finds a program's iteration in its calls: the shortest sequence that repeats.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -15,6 +16,8 @@ class Iteration {
   /// iteration does not continue.
   Event push(std::uint64_t signature);
 
+  /// Takes so many of the sequences found as one iteration, until it is broken.
+  void join(std::size_t sequences) { period_ *= std::min(sequences, span / repetitions / period_); }
   /// Calls of an iteration; 0: unknown.
   std::size_t period() const { return period_; }
   /// Signatures of the last `period` calls, the latest last.

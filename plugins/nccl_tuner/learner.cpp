@@ -32,6 +32,8 @@ void Learner::on_call(const Call& call, const CostTable& table) {
   if (event == Iteration::Event::begins) return on_begin();
   if (event == Iteration::Event::broken) {
     sampler_.restart();
+    rhythm_.restart();
+    joined_ = false;
     begun_.reset();
     anew_ = true;
     resting_ = 0;
@@ -44,13 +46,26 @@ void Learner::retreat() {
   if (agreed() && current_ != experiment_->library()) propose(experiment_->library());
 }
 
+/// True once the iteration is known to be all of the program's, and not one of several equal sequences.
+bool Learner::joined(Sampler::Clock::time_point now) {
+  if (joined_) return true;
+  // An iteration that was interrupted goes on as before.
+  auto sequences = experiment_ ? experiment_->sequences_of(iteration_.calls()) : std::nullopt;
+  if (experiment_ && !sequences) retreat();
+  if (!sequences) sequences = rhythm_.on_begin(now);
+  if (!sequences) return false;
+  iteration_.join(*sequences);
+  return joined_ = true;
+}
+
 void Learner::on_begin() {
+  const auto now = options_.now();
+  if (!joined(now)) return;
   if (resting_ > 0) {
     --resting_;
     return;
   }
   if (!experiment_) return begin();
-  const auto now = options_.now();
   if (begun_)
     experiment_->pass(std::chrono::duration<double, std::micro>(now - *begun_).count(),
                       current_ == experiment_->wanted() && sampler_.settled());

@@ -14,6 +14,7 @@
 #include "experiment.hpp"
 #include "iteration.hpp"
 #include "log.hpp"
+#include "rhythm.hpp"
 #include "sampler.hpp"
 #include "turn.hpp"
 
@@ -45,6 +46,7 @@ class Learner {
 
  private:
   void on_begin();
+  bool joined(Sampler::Clock::time_point now);
   void step(Sampler::Clock::time_point now);
   void record();
   void end_experiment();
@@ -62,6 +64,8 @@ class Learner {
   const Found found_;
   Options options_;
   Iteration iteration_;
+  Rhythm rhythm_;
+  bool joined_ = false;  // the iteration is all of the program's
   Turn turn_;
   bool over_ = false;
   std::vector<CallKind> settled_;  // from experiments that ended

@@ -128,7 +128,7 @@ TEST(Learner, FindsTheLeastThatHidesCommunication) {
 
 TEST(Learner, BearsNoiseAndHiccups) {
   int good = 0;
-  constexpr int programs = 20;
+  constexpr int programs = 100;
   for (unsigned seed = 0; seed < programs; ++seed) {
     Program program(seed, 0.02, 0.02);
     program.run(5000);
@@ -141,7 +141,26 @@ TEST(Learner, BearsNoiseAndHiccups) {
     EXPECT_LT(us(gather, scatter), us(16, 16)) << "never worse than NCCL's choice: seed " << seed;
     good += us(gather, scatter) < 1.05 * us(2, 4);
   }
-  EXPECT_GE(good, programs * 3 / 4);
+  EXPECT_GE(good, programs * 3 / 5);
+}
+
+/// Sums of equal size in 16 layers, which the host enqueues in a burst.
+TEST(Learner, TimesWholeIterationsOfEqualCalls) {
+  constexpr int layers = 16;
+  constexpr double burst_us = 40.0 * layers;
+  Program program(1);
+  for (int i = 0; i < 3000 && program.found.empty(); ++i) {
+    Choice choice;
+    for (int layer = 0; layer < layers; ++layer) {
+      choice = program.call(NcclCollective::allreduce, 64 << 20);
+      program.pass(burst_us / layers);
+    }
+    program.pass(Program::beside_us(24000, choice));
+  }
+  ASSERT_EQ(program.found.size(), 1u);
+  EXPECT_EQ(program.found[0].config.channels, 4);
+  EXPECT_NEAR(program.found[0].default_us, burst_us + Program::beside_us(24000, {}), 1);
+  EXPECT_NEAR(program.found[0].iteration_us, burst_us + Program::beside_us(24000, {-1, -1, 4}), 1);
 }
 
 TEST(Learner, FindsNothingWhereNothingIsToBeGained) {
@@ -194,7 +213,7 @@ TEST(Learner, SettlesForWhatWasConfirmedAfterItsTime) {
   for (const int iterations : {5, 20, 40, 60, 80, 120, 200, 300}) {
     Program program(1, 0.01, 0, {.loss = 1, .time_us = iterations * library});
     const int last = program.run(iterations + 300);
-    EXPECT_LT(last, iterations + 200) << "it ends soon";
+    EXPECT_LT(last, iterations + 250) << "it ends soon";
     for (int i = 0; i < 20; ++i) {
       program.iterate();
       EXPECT_LE(program.iteration_us(), library) << iterations;

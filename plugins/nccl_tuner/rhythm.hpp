@@ -1,0 +1,35 @@
+// Finds how many equal sequences of calls make an iteration of a program.
+//
+// The calls alone do not tell: a program that sums the same bytes in each of its layers makes one call again
+// and again. But iterations have a rhythm. The host enqueues the calls of one in a burst, then waits.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+namespace shingle::nccl_tuner {
+
+class Rhythm {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// Forgets what came before.
+  void restart() { begins_.clear(); }
+  /// Called when a sequence begins. Returns the number of sequences in an iteration once they can be told
+  /// apart: after half a second and eight of the longest pauses. It is 1 if pauses do not repeat.
+  std::optional<std::size_t> on_begin(Clock::time_point now);
+
+  /// Sequences after which it is decided in any case, in a few ms; an iteration has at most a quarter of
+  /// them.
+  static constexpr std::size_t most_begins = 4096;
+
+ private:
+  std::size_t sequences() const;
+
+  std::vector<Clock::time_point> begins_;
+  Clock::duration longest_{};
+};
+
+}  // namespace shingle::nccl_tuner
