@@ -12,7 +12,7 @@
 namespace shingle {
 namespace {
 
-constexpr std::array<std::string_view, 4> names{"allreduce", "reducescatter", "allgather", "alltoall"};
+constexpr std::array<std::string_view, traffics> names{"allreduce", "reducescatter", "allgather", "alltoall"};
 
 /// Linear interpolation between two points, in log x and log y.
 double between(double x, double x0, double y0, double x1, double y1) {

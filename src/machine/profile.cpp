@@ -182,10 +182,26 @@ Topology read_topology(const Json& json) {
 }
 
 Contention read_contention(const Json& json) {
-  allow_only(json,
-             {"memory_share", "product_misses", "attention_misses", "pass_misses", "channel_gbps",
-              "engine_traffic", "store_slowdown", "chunk_bytes", "chunk_us", "collective_slowdown", "wake_us",
-              "lone_latency", "steals", "persistent", "product_residual", "collective_residual"});
+  allow_only(json, {"memory_share",
+                    "product_misses",
+                    "attention_misses",
+                    "pass_misses",
+                    "channel_gbps",
+                    "engine_traffic",
+                    "store_slowdown",
+                    "chunk_bytes",
+                    "chunk_us",
+                    "collective_slowdown",
+                    "wake_us",
+                    "slowed_by_allreduce",
+                    "slowed_by_reducescatter",
+                    "slowed_by_allgather",
+                    "slowed_by_alltoall",
+                    "lone_latency",
+                    "steals",
+                    "persistent",
+                    "product_residual",
+                    "collective_residual"});
   const Fields fields(json);
   const auto number = [&](const char* key, double largest) {
     return fields.number({key}, 0, largest).value_or(0);
@@ -205,6 +221,8 @@ Contention read_contention(const Json& json) {
                         .collective_residual = fields.number({"collective_residual"}, 0, most)};
   for (const ComputationKind kind : all_computation_kinds)
     contention.misses_of(kind) = fields.number({fmt::format("{}_misses", name(kind)).c_str()}, 0, 1);
+  for (const Traffic traffic : all_traffic)
+    contention.slowed_by(traffic) = number(fmt::format("slowed_by_{}", name(traffic)).c_str(), most);
   return contention;
 }
 

@@ -80,6 +80,9 @@ ordered_json contention_json(const Contention& c) {
                        {"persistent", c.persistent}};
   for (const ComputationKind kind : all_computation_kinds)
     if (const auto missed = c.misses_of(kind)) json[fmt::format("{}_misses", name(kind))] = *missed;
+  for (const Traffic traffic : all_traffic)
+    if (const double slowed = c.slowed_by(traffic); slowed > 0)
+      json[fmt::format("slowed_by_{}", name(traffic))] = slowed;
   if (c.engine_traffic > 0) json["engine_traffic"] = c.engine_traffic;
   if (c.store_slowdown > 0) json["store_slowdown"] = c.store_slowdown;
   if (c.wake_us > 0) json["wake_us"] = c.wake_us;

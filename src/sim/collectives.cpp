@@ -92,10 +92,11 @@ bool Simulation::follows_another(Index index) const {
 void Simulation::begin(Meeting& meeting) {
   std::vector<Index> ranks;
   const double chunk = chunk_bytes(*meeting.step);
+  const double slowdown = machine_.contention.slowed_by(traffic_of(meeting.step->kind));
   for (const Index lane : meeting.lanes) {
     LaneState& state = lanes_[static_cast<std::size_t>(lane)];
     ranks.push_back(state.rank);
-    traffic(state.rank, machine_.contention.traffic_gbps(meeting.workers, chunk));
+    traffic(state.rank, machine_.contention.traffic_gbps(meeting.workers, chunk), slowdown);
     state.begin = now_;  // the time before now was waiting
     state.cause = meeting.cause;
   }
@@ -175,9 +176,11 @@ void Simulation::end(Index index) {
   share_links();
   const std::vector<Index> lanes = std::move(meeting.lanes);
   const std::int32_t workers = std::min(meeting.workers, capacity_);
+  const double gbps = machine_.contention.traffic_gbps(meeting.workers, chunk_bytes(*meeting.step));
+  const double slowdown = machine_.contention.slowed_by(traffic_of(meeting.step->kind));
   for (const Index lane : lanes) {
     LaneState& state = lanes_[static_cast<std::size_t>(lane)];
-    traffic(state.rank, -machine_.contention.traffic_gbps(meeting.workers, chunk_bytes(*meeting.step)));
+    traffic(state.rank, -gbps, -slowdown);
     state.met = true;
   }
   // Resumes the lanes first: their next steps come before jobs that wait for workers.

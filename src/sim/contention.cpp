@@ -18,9 +18,14 @@ void Simulation::computes(Index rank, std::int32_t more) {
 }
 
 /// Lagom Eq. 6: the part of a tile's time that waits for memory grows with the collectives' memory traffic.
+/// Products may be slowed further.
 double Simulation::slowed_by_traffic(Index rank, const Step& step, std::int32_t workers) const {
   const double taken = traffic_gbps_[static_cast<std::size_t>(rank)];
-  return taken == 0 ? 1 : Contention::slowed(costs_.memory_share(step, workers), taken, machine_.memory_gbps);
+  const double more =
+      std::holds_alternative<Gemm>(step) ? product_slowdown_[static_cast<std::size_t>(rank)] : 0;
+  const double slowed =
+      taken == 0 ? 1 : Contention::slowed(costs_.memory_share(step, workers), taken, machine_.memory_gbps);
+  return slowed * (1 + more);
 }
 
 /// A product that stores its tiles to other ranks slows its own loads.
@@ -58,10 +63,11 @@ double Simulation::throttled_us(Index rank, double us) const {
   return cool + (us - cool) / rate;
 }
 
-/// Changes a rank's memory traffic. A library's product is one batch of many waves, which goes on at another
-/// pace. Other batches are one wave, which ends as it began.
-void Simulation::traffic(Index rank, double gbps) {
+/// Changes a rank's memory traffic, and by how much else products are slowed. A library's product is one
+/// batch of many waves, which goes on at another pace. Other batches are one wave, which ends as it began.
+void Simulation::traffic(Index rank, double gbps, double slowdown) {
   traffic_gbps_[static_cast<std::size_t>(rank)] += gbps;
+  product_slowdown_[static_cast<std::size_t>(rank)] += slowdown;
   for (const Index index : rank_jobs_[static_cast<std::size_t>(rank)]) {
     const Job& job = jobs_[static_cast<std::size_t>(index)];
     const Step& step = *passes_[static_cast<std::size_t>(job.pass)].step;

@@ -66,7 +66,6 @@ double library_gemm_us(const Machine& machine, std::int64_t m, std::int64_t n, s
 }
 
 namespace sim {
-namespace {
 
 Traffic traffic_of(CollectiveKind kind) {
   switch (kind) {
@@ -81,6 +80,8 @@ Traffic traffic_of(CollectiveKind kind) {
   }
   return Traffic::alltoall;
 }
+
+namespace {
 
 double area(std::int64_t rows, std::int64_t cols) {
   return static_cast<double>(rows) * static_cast<double>(cols);

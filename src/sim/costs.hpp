@@ -11,6 +11,8 @@
 
 namespace shingle::sim {
 
+Traffic traffic_of(CollectiveKind kind);
+
 class Costs {
  public:
   /// Throws InvalidArgument if the machine lacks figures that the plan's steps need.

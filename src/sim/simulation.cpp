@@ -92,6 +92,7 @@ Simulation::Simulation(const Plan& plan, const Machine& machine, const SimOption
   computing_.assign(world, 0);
   computing_since_.assign(world, 0);
   traffic_gbps_.assign(world, 0);
+  product_slowdown_.assign(world, 0);
   sending_.assign(world, 0);
   receiving_.assign(world, 0);
   link_until_.assign(world, 0);

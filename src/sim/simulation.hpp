@@ -178,7 +178,7 @@ class Simulation {
   double slowed_by_stores(const Job& job) const;
   void retime(Index batch, double Batch::*factor, double now);
   void stores(Job& job, std::int32_t more);
-  void traffic(Index rank, double gbps);
+  void traffic(Index rank, double gbps, double slowdown = 0);
   double throttled_us(Index rank, double us) const;
   void steal(Index rank, double us);
   void add_remote_bytes(const Step& step, std::int64_t item, Index rank, bool loads,
@@ -255,6 +255,7 @@ class Simulation {
   std::vector<double> computing_since_;            // by rank
   std::vector<std::vector<Index>> rank_jobs_;      // by rank: jobs that may take workers
   std::vector<double> traffic_gbps_;               // by rank: memory traffic of collectives and engines
+  std::vector<double> product_slowdown_;           // by rank: of the collectives that run
   std::vector<std::int32_t> sending_, receiving_;  // by rank: transfers of engines
   std::deque<Meeting> meetings_;
   std::vector<std::vector<Index>> calls_;             // [communicator]: meetings in order

@@ -66,11 +66,12 @@ std::vector<std::vector<double>> routed_bytes(const SignalGrid& tiles, const Pro
 
 /// Time of a tile of a product that takes `us` beside collectives, relative to its time alone (as in the
 /// simulator).
-double slowed_by_traffic(const Machine& machine, std::int32_t collective_workers, const MovedBytes& moved,
-                         double us) {
+double slowed_by_traffic(const WaveModel& model, const MovedBytes& moved, double us) {
+  const Machine& machine = model.machine;
   const Contention& contention = machine.contention;
   return Contention::slowed(contention.share(ComputationKind::product, moved, us, machine.memory_gbps),
-                            contention.traffic_gbps(collective_workers, 0), machine.memory_gbps);
+                            contention.traffic_gbps(model.workers, 0), machine.memory_gbps) *
+         (1 + contention.slowed_by(model.traffic));
 }
 
 /// Sets the end of each wave: the time when its last tile with output is computed. Times are the max. over
@@ -83,8 +84,8 @@ void compute(WaveModel& model, const SignalGrid& tiles, double wave_us, const Mo
   };
   const double all_us = waves(grid.positions()) * wave_us;
   const double sending_us = tiles.waves() > 0 ? model.send_us(0, tiles.waves()) : 0;
-  const double slower = 1 + (slowed_by_traffic(model.machine, model.workers, moved, all_us) - 1) *
-                                std::min(sending_us / std::max(all_us, 1e-9), 1.0);
+  const double slower =
+      1 + (slowed_by_traffic(model, moved, all_us) - 1) * std::min(sending_us / std::max(all_us, 1e-9), 1.0);
   const double begins_us = model.machine.launch_us + model.machine.hooked_us;
   model.computed_us = {begins_us};
   for (const std::int64_t end : wave_ends(tiles))
@@ -157,6 +158,7 @@ Result<WaveModel> lone_wave_model(const Problem& problem, const Machine& machine
   tiles->workers = machine.workers;
   Machine of_library = machine;
   of_library.hooked_us = 0;
+  of_library.contention.product_slowdown = {};
   return model_of(tiles.value(), problem, of_library, 0);
 }
 

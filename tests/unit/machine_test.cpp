@@ -167,6 +167,7 @@ TEST(Profile, HoldsTopologyAndContention) {
                         .store_slowdown = 0.2,
                         .chunk_us = 0.5,
                         .collective_slowdown = 0.07,
+                        .product_slowdown = {0.15, 0.45, 0, 0.1},
                         .steals = 0.5,
                         .wake_us = 80,
                         .persistent = true,

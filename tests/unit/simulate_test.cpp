@@ -110,6 +110,18 @@ TEST(Simulate, CommunicationTakesMemory) {
   EXPECT_NEAR(run.computing_us[0], gemm_us + 1.3 * gemm_us, 4);  // the first wave has begun
 }
 
+TEST(Simulate, CollectivesSlowProductsByTheirKind) {
+  Machine busy = machine();
+  busy.collective_workers = 5;
+  busy.link = {0.1, 0};  // the first collective takes longer than the second half of the GEMM
+  busy.contention.slowed_by(Traffic::reducescatter) = 2;
+  const Plan plan =
+      plan_signal(problem(Op::gemm_allreduce), busy, SignalParams{.group_waves = {10, 10}}).value();
+  EXPECT_NEAR(simulate(plan, busy).computing_us[0], 2 * gemm_us, 1);
+  busy.contention.slowed_by(Traffic::allreduce) = 0.3;
+  EXPECT_NEAR(simulate(plan, busy).computing_us[0], gemm_us + 1.3 * gemm_us, 4);  // the first wave has begun
+}
+
 TEST(Simulate, ComputationSlowsCollectives) {
   Machine busy = machine();
   busy.collective_workers = 5;

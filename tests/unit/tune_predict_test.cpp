@@ -163,6 +163,22 @@ TEST(Waves, HaveWhatKernelsCost) {
   EXPECT_TRUE(lone.restored_us.empty());
 }
 
+/// Waves behind the first are slowed for as long as their collectives take, which here is all the time.
+TEST(Waves, AreSlowedByTheirCollective) {
+  Machine slow = machine();
+  slow.curves.clear();
+  slow.link = {1e-3, 0};
+  const auto waves = [&](const auto& model) { return model(problem(), slow, SignalParams{})->computed_us; };
+  const std::vector<double> free = waves(wave_model), alone = waves(lone_wave_model);
+  slow.contention.slowed_by(Traffic::alltoall) = 4;
+  EXPECT_EQ(waves(wave_model), free);
+  slow.contention.slowed_by(Traffic::allreduce) = 0.5;
+  const std::vector<double> slowed = waves(wave_model);
+  EXPECT_DOUBLE_EQ(slowed[1] - slowed[0], free[1] - free[0]);
+  EXPECT_DOUBLE_EQ(slowed[2] - slowed[1], 1.5 * (free[2] - free[1]));
+  EXPECT_EQ(waves(lone_wave_model), alone);
+}
+
 TEST(Waves, AloneTakeAllWorkers) {
   Machine wide = machine();
   wide.workers = 15;

@@ -50,6 +50,9 @@ struct Contention {
   /// chunks are in flight.
   std::optional<double> chunk_us{};
   double collective_slowdown = 0;  ///< relative time added to a collective beside a GEMM
+  /// Relative time added to a product's tiles beside a collective, by Traffic: what memory traffic does not
+  /// explain.
+  std::array<double, traffics> product_slowdown{};
   double steals = 0;  ///< cores shared with communication: lost computing time, as a part of the time in
                       ///< which bytes are moved
   /// Added time of a collective that starts beside computation: its threads must first get a core.
@@ -65,6 +68,8 @@ struct Contention {
   std::optional<double> misses_of(ComputationKind kind) const {
     return misses[static_cast<std::size_t>(kind)];
   }
+  double& slowed_by(Traffic traffic) { return product_slowdown[static_cast<std::size_t>(traffic)]; }
+  double slowed_by(Traffic traffic) const { return product_slowdown[static_cast<std::size_t>(traffic)]; }
   /// s of a computation that takes `us`, with memory of `all_gbps`.
   double share(ComputationKind kind, const MovedBytes& moved, double us, double all_gbps) const;
   /// V in 1e9 bytes/s: memory bandwidth that `channels` workers of a collective use with chunks of `bytes`.

@@ -9,6 +9,9 @@ namespace shingle {
 
 /// Kind of a collective, for its time.
 enum class Traffic : std::uint8_t { allreduce, reducescatter, allgather, alltoall };
+inline constexpr int traffics = 4;
+inline constexpr Traffic all_traffic[traffics] = {Traffic::allreduce, Traffic::reducescatter,
+                                                  Traffic::allgather, Traffic::alltoall};
 std::string_view name(Traffic traffic);
 /// Inverse of name(). Throws InvalidArgument.
 Traffic parse_traffic(std::string_view text);
