@@ -28,6 +28,13 @@ Iteration::Event Iteration::push(std::uint64_t signature) {
   return Event::begins;
 }
 
+bool Iteration::join(std::size_t sequences) {
+  const std::size_t joined = period_ * std::min(sequences, span / repetitions / period_);
+  if (held_ < joined) return false;
+  period_ = joined;
+  return true;
+}
+
 /// Searches the latest calls, read backwards; further back the longer no period was found. The prefix
 /// function of Knuth, Morris and Pratt gives the shortest period of each prefix. These periods only grow with
 /// the prefix.

@@ -1,7 +1,6 @@
 // Finds a program's iteration in its calls: the shortest sequence that repeats.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -16,8 +15,9 @@ class Iteration {
   /// iteration does not continue.
   Event push(std::uint64_t signature);
 
-  /// Takes so many of the sequences found as one iteration, until it is broken.
-  void join(std::size_t sequences) { period_ *= std::min(sequences, span / repetitions / period_); }
+  /// Takes so many of the sequences found as one iteration, until it is broken. Returns false, and does
+  /// nothing, if fewer have passed.
+  bool join(std::size_t sequences);
   /// Calls of an iteration; 0: unknown.
   std::size_t period() const { return period_; }
   /// Signatures of the last `period` calls, the latest last.

@@ -13,13 +13,22 @@ constexpr std::size_t iterations = 2;  // that are timed
 
 using Calls = std::vector<Kernel>;
 
+/// Number of rotations after which an iteration looks the same.
+std::size_t distinct_rotations(std::span<const std::uint64_t> iteration) {
+  const std::size_t calls = iteration.size();
+  for (std::size_t n = 1; n < calls; ++n)
+    if (calls % n == 0 && std::ranges::equal(iteration.subspan(n), iteration.first(calls - n))) return n;
+  return calls;
+}
+
 /// Number of the first iteration's call that the kernel `calls.front()` is, if the kernels continue the
 /// iteration. If several calls fit, the larger calls are taken to last longer.
 std::optional<std::size_t> rotation_of(std::span<const Kernel> calls,
                                        std::span<const std::uint64_t> iteration) {
+  const std::size_t distinct = distinct_rotations(iteration);
   std::optional<std::size_t> best;
   double best_fit = -1;
-  for (std::size_t first = 0; first < iteration.size(); ++first) {
+  for (std::size_t first = 0; first < distinct; ++first) {
     bool fits = true;
     double fit = 0;
     for (std::size_t i = 0; i < calls.size() && fits; ++i) {

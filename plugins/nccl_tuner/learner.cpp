@@ -53,9 +53,7 @@ bool Learner::joined(Sampler::Clock::time_point now) {
   auto sequences = experiment_ ? experiment_->sequences_of(iteration_.calls()) : std::nullopt;
   if (experiment_ && !sequences) retreat();
   if (!sequences) sequences = rhythm_.on_begin(now);
-  if (!sequences) return false;
-  iteration_.join(*sequences);
-  return joined_ = true;
+  return joined_ = !over_ && sequences && iteration_.join(*sequences);
 }
 
 void Learner::on_begin() {
@@ -66,9 +64,11 @@ void Learner::on_begin() {
     return;
   }
   if (!experiment_) return begin();
-  if (begun_)
-    experiment_->pass(std::chrono::duration<double, std::micro>(now - *begun_).count(),
-                      current_ == experiment_->wanted() && sampler_.settled());
+  if (begun_) {
+    const double us = std::chrono::duration<double, std::micro>(now - *begun_).count();
+    spent_us_ += us;
+    experiment_->pass(us, current_ == experiment_->wanted() && sampler_.settled());
+  }
   begun_ = now;
   step(now);
   if (experiment_ && experiment_->rests()) turn_.give_back();
@@ -110,12 +110,15 @@ void Learner::begin() {
   std::erase_if(kinds, [&](CallKind kind) {
     return !known_.at(kind).empty() || std::ranges::find(settled_, kind) != settled_.end();
   });
+  Limits left = options_.limits;
+  if (left.time_us > 0) left.time_us -= spent_us_;
+  if (left.time_us < 0) kinds.clear();
   if (kinds.empty() || !turn_.take()) {
     resting_ = kinds.empty() ? std::numeric_limits<int>::max() : resting_iterations;
     return;
   }
   experiment_.emplace(kinds, iteration_.calls(),
-                      ExperimentOptions{.limits = options_.limits,
+                      ExperimentOptions{.limits = left,
                                         .chunks = options_.chunks,
                                         .recorder = options_.recorder.get(),
                                         .take_turn = [this] { return turn_.take(); }});

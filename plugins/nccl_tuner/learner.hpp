@@ -69,6 +69,7 @@ class Learner {
   Turn turn_;
   bool over_ = false;
   std::vector<CallKind> settled_;  // from experiments that ended
+  double spent_us_ = 0;            // time of all experiments
   int dropped_ = 0;                // experiments whose iteration did not continue
   int resting_ = 0;                // iterations to skip, with nothing to do
   bool anew_ = false;              // the iteration broke and may now be another one

@@ -8,7 +8,7 @@ namespace shingle::nccl_tuner {
 /// Bounds of an experiment.
 struct Limits {
   double loss = 0.01;  ///< share of the program's time that trials may cost, in (0, 1]
-  double time_us = 0;  ///< time after which nothing more is tried; 0: no limit
+  double time_us = 0;  ///< time of experiments after which nothing more is tried; 0: no limit
 };
 
 /// Keeps account of the time that trials cost, relative to NCCL's choice. Trials that are faster earn time.

@@ -6,26 +6,40 @@
 namespace shingle::nccl_tuner {
 namespace {
 
-constexpr auto least_time = std::chrono::milliseconds(500);
-constexpr int longest_pauses = 8;
-constexpr std::size_t least_begins = 8;
+constexpr auto least_time = std::chrono::seconds(2), most_time = std::chrono::seconds(30);
+// An iteration has at least one of its longest pauses. So many of these have at least four whole iterations
+// between them.
+constexpr int longest_pauses = 5;
+constexpr double as_long = 0.7;  // relative to the longest
 // Relative differences of pauses: as good as the least, and so much better than those of single sequences
 // that it is no chance.
-constexpr double as_good = 1.5, much_better = 0.4;
+constexpr double as_good = 1.5, much_better = 0.6;
 
 }  // namespace
 
 std::optional<std::size_t> Rhythm::on_begin(Clock::time_point now) {
-  if (begins_.empty())
+  if (begins_.empty()) {
     longest_ = {};
-  else
-    longest_ = std::max(longest_, now - begins_.back());
+    long_ones_ = 0;
+  } else {
+    const auto pause = now - begins_.back();
+    if (pause > longest_) longest_ = pause, long_ones_ = count_long();
+    if (std::chrono::duration<double>(pause) >= as_long * std::chrono::duration<double>(longest_))
+      ++long_ones_;
+  }
   begins_.push_back(now);
   const auto passed = now - begins_.front();
-  const bool enough =
-      begins_.size() >= least_begins && passed >= least_time && passed >= longest_pauses * longest_;
+  const bool enough = passed >= least_time && (long_ones_ >= longest_pauses || passed >= most_time);
   if (!enough && begins_.size() < most_begins) return std::nullopt;
   return sequences();
+}
+
+int Rhythm::count_long() const {
+  int count = 0;
+  for (std::size_t i = 1; i < begins_.size(); ++i)
+    count += std::chrono::duration<double>(begins_[i] - begins_[i - 1]) >=
+             as_long * std::chrono::duration<double>(longest_);
+  return count;
 }
 
 /// The least number n for which each pause is about as long as the n-th after it.

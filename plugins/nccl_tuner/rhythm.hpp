@@ -18,7 +18,7 @@ class Rhythm {
   /// Forgets what came before.
   void restart() { begins_.clear(); }
   /// Called when a sequence begins. Returns the number of sequences in an iteration once they can be told
-  /// apart: after half a second and eight of the longest pauses. It is 1 if pauses do not repeat.
+  /// apart: after 2 s and five of the longest pauses, or 30 s. It is 1 if pauses do not repeat.
   std::optional<std::size_t> on_begin(Clock::time_point now);
 
   /// Sequences after which it is decided in any case, in a few ms; an iteration has at most a quarter of
@@ -26,10 +26,12 @@ class Rhythm {
   static constexpr std::size_t most_begins = 4096;
 
  private:
+  int count_long() const;
   std::size_t sequences() const;
 
   std::vector<Clock::time_point> begins_;
   Clock::duration longest_{};
+  int long_ones_ = 0;  // pauses that are nearly as long as the longest
 };
 
 }  // namespace shingle::nccl_tuner

@@ -73,7 +73,8 @@ Settings settings_from_environment() {
     settings.limits.loss = parse_number(loss, text, 1e-4, 1.0);
   constexpr const char* time = "SHINGLE_TUNER_TIME";
   if (const std::string text = variable(time); !text.empty())
-    settings.limits.time_us = parse_time(time, text);
+    if (settings.limits.time_us = parse_time(time, text); settings.limits.time_us == 0)
+      throw InvalidArgument(fmt::format("{}: '{}' leaves no time; unset it for no limit", time, text));
   settings.cupti = variable("SHINGLE_TUNER_CUPTI");
   return settings;
 }

@@ -31,8 +31,11 @@ class Slope {
   double xx_ = 0, xy_ = 0;
 };
 
-double slowdown(const ContentionSample& sample) {
-  return sample.product_beside_us / sample.product_us - 1;
+/// Slow-down of a computation, without what the kind of collective beside it adds to products.
+double slowdown(const Contention& contention, const ContentionSample& sample) {
+  const bool slowed = sample.computation == ComputationKind::product && !sample.engines;
+  const double more = slowed ? contention.slowed_by(sample.traffic) : 0;
+  return sample.product_beside_us / sample.product_us / (1 + more) - 1;
 }
 
 /// Rate in 1e9 bytes/s at which a rank's engine sends, and receives as much.
@@ -41,8 +44,9 @@ double engine_gbps(const ContentionSample& sample) {
 }
 
 /// Bandwidth that slows a computation down as measured (Eq. 6, solved for V).
-double taken_gbps(double share, const ContentionSample& sample, double memory_gbps) {
-  return memory_gbps * (1 - 1 / (1 + std::max(slowdown(sample), 0.0) / share));
+double taken_gbps(const Contention& contention, double share, const ContentionSample& sample,
+                  double memory_gbps) {
+  return memory_gbps * (1 - 1 / (1 + std::max(slowdown(contention, sample), 0.0) / share));
 }
 
 double share_of(const Contention& contention, const ContentionSample& sample, double memory_gbps) {
@@ -127,13 +131,13 @@ class TrafficFit {
       const double taken = tried.traffic_gbps(sample.workers, static_cast<double>(sample.chunk_bytes));
       const double waits = Contention::slowed(1, taken, memory_gbps_) - 1;
       waiting.push_back(waits);
-      if (sample.computation == ComputationKind::product) share.add(waits, slowdown(sample));
+      if (sample.computation == ComputationKind::product) share.add(waits, slowdown(tried, sample));
       if (sample.moved.once == 0) continue;
       const auto kind = static_cast<std::size_t>(sample.computation);
       const auto part = [&](double bytes) {
         return waits * bytes / (memory_gbps_ * 1e3) / sample.product_us;
       };
-      misses[kind].add(part(sample.moved.again), slowdown(sample) - part(sample.moved.once));
+      misses[kind].add(part(sample.moved.again), slowdown(tried, sample) - part(sample.moved.once));
       known[kind] = true;
     }
     tried.memory_share = std::min(share.value(), 1.0);
@@ -141,7 +145,7 @@ class TrafficFit {
       if (known[kind]) tried.misses[kind] = std::min(misses[kind].value(), 1.0);
     double cost = square(noise * std::log(gbps / assumed_gbps_));
     for (std::size_t i = 0; i < waiting.size(); ++i)
-      cost += square(slowdown(samples_[i]) - share_of(tried, samples_[i], memory_gbps_) * waiting[i]);
+      cost += square(slowdown(tried, samples_[i]) - share_of(tried, samples_[i], memory_gbps_) * waiting[i]);
     if (cost >= least_cost_) return;
     least_cost_ = cost;
     found_ = tried;
@@ -175,14 +179,15 @@ void fit_engines(Machine& machine, const Samples& samples) {
   Slope traffic;
   for (const ContentionSample& sample : samples)
     if (const double share = share_of(machine.contention, sample, machine.memory_gbps); share > 0)
-      traffic.add(2 * engine_gbps(sample), taken_gbps(share, sample, machine.memory_gbps));
+      traffic.add(2 * engine_gbps(sample),
+                  taken_gbps(machine.contention, share, sample, machine.memory_gbps));
   machine.contention.engine_traffic = traffic.value();
 }
 
 void fit_shared_cores(Machine& machine, const Samples& samples) {
   Slope steals, wake_us;
   for (const ContentionSample& sample : samples) {
-    steals.add(sample.calls * sample.us / sample.product_us, slowdown(sample));
+    steals.add(sample.calls * sample.us / sample.product_us, slowdown(machine.contention, sample));
     wake_us.add(1 / sample.us, sample.beside_us / sample.us - 1);
   }
   machine.contention.steals = std::min(steals.value(), 1.0);
@@ -203,7 +208,7 @@ Residual residual_of(const Machine& machine, const ContentionSample& sample) {
   const double beside = sample.engines     ? sample.us
                         : sample.calls > 0 ? sample.us + contention.wake_us
                                            : alone_us(machine, sample) * (1 + contention.collective_slowdown);
-  return {slowed / (1 + slowdown(sample)) - 1, beside / sample.beside_us - 1};
+  return {slowed / (1 + slowdown(contention, sample)) - 1, beside / sample.beside_us - 1};
 }
 
 Contention fit_contention(const Machine& machine) {

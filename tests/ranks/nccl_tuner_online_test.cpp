@@ -201,7 +201,7 @@ TEST_F(NcclTunerOnline, FallsBackToWhatWasConfirmedWhenTheSearchIsCutShort) {
     std::filesystem::remove(path);
     program = Program::make();
     ++id;
-    constexpr int all = 600;
+    constexpr int all = 1000;
     program->ranks = 2;
     std::vector<std::thread> threads;
     for (const int rank : {0, 1})
@@ -276,7 +276,7 @@ TEST_F(NcclTunerOnline, TunesNotWhereHostsHaveNowhereToMeet) {
 
 TEST_F(NcclTunerOnline, ReturnsToNcclsChoiceWhereTheProgramIsNoLongerSteady) {
   const Variable learn("SHINGLE_TUNER_LEARN", path.string());
-  constexpr int steady = 200, wandered = 500;
+  constexpr int steady = 560, wandered = 500;
   program->ranks = 2;
   std::vector<std::thread> threads;
   for (const int rank : {0, 1})
@@ -328,7 +328,7 @@ class NcclTunerOnlineProcesses : public NcclTunerOnline {
     return 0;
   }
   void expect_together(int killed_in) {
-    constexpr int ranks = 3, iterations = 300;
+    constexpr int ranks = 3, iterations = 660;
     program = Program::make();
     program->ranks = ranks;
     ++id;
@@ -343,14 +343,14 @@ class NcclTunerOnlineProcesses : public NcclTunerOnline {
 
 TEST_F(NcclTunerOnlineProcesses, StayTogetherWhenTheLeaderDies) {
   const Variable learn("SHINGLE_TUNER_LEARN", path.string());
-  for (const int killed_in : {160, 211, 230}) expect_together(killed_in);
+  for (const int killed_in : {520, 571, 590}) expect_together(killed_in);
 }
 
 TEST_F(NcclTunerOnlineProcesses, StayTogetherWhenTheLeaderOfSeveralHostsDies) {
   nodes = 2;
   const Variable learn("SHINGLE_TUNER_LEARN", path.string()),
       rendezvous("SHINGLE_TUNER_RENDEZVOUS", "127.0.0.1:" + std::to_string(free_port()));
-  for (const int killed_in : {190, 230}) expect_together(killed_in);
+  for (const int killed_in : {550, 590}) expect_together(killed_in);
 }
 
 TEST_F(NcclTunerOnlineProcesses, ChangeNothingWhereOnlySomeAreToTune) {

@@ -107,6 +107,24 @@ TEST(ContentionFit, FindsWhatIsKnown) {
   EXPECT_LT(*found.collective_residual, 1e-6);
 }
 
+/// What a kind of collective adds to products is the base's, and is not taken for memory traffic as well.
+TEST(ContentionFit, KeepsWhatAKindOfCollectiveAdds) {
+  Machine known = known_machine();
+  const Contention plain = fitted_on(known, samples_of(known, {0, 65536}, 0)).contention;
+  known.contention_samples = samples_of(known, {0, 65536}, 0);
+  known.contention = {};
+  for (ContentionSample& sample : known.contention_samples) {
+    known.contention.slowed_by(sample.traffic) = 0.45;
+    sample.product_beside_us *= 1.45;
+  }
+  Contention found = fit_contention(known);
+  EXPECT_EQ(found.product_slowdown, known.contention.product_slowdown);
+  found.product_slowdown = {};
+  EXPECT_NEAR(found.memory_share, plain.memory_share, 1e-9);
+  EXPECT_NEAR(found.channel_gbps, plain.channel_gbps, 1e-9);
+  EXPECT_NEAR(*found.product_residual, *plain.product_residual, 1e-9);
+}
+
 TEST(ContentionFit, PredictsThroughNoise) {
   const Machine known = known_machine();
   const Machine found = fitted_on(known, samples_of(known, {0, 65536, 262144}, 0.01));

@@ -17,9 +17,6 @@ using testing::Contains;
 using testing::HasSubstr;
 using testing::IsSupersetOf;
 
-constexpr Traffic traffics[] = {Traffic::allreduce, Traffic::reducescatter, Traffic::allgather,
-                                Traffic::alltoall};
-
 /// Finds the profiles of this source tree, wherever the build is.
 class Spec : public testing::Test {
  protected:
@@ -95,7 +92,7 @@ TEST_F(Spec, RefusesInOneLine) {
 
 TEST_F(Spec, CollectivesWithinANodeAreTheCurves) {
   const Machine node = machine_from_spec("h200x8"), m = machine_from_spec("h200x8 * 4, 8x400Gb/s");
-  for (const Traffic traffic : traffics)
+  for (const Traffic traffic : all_traffic)
     for (const int ranks : {1, 2, 5, 8})
       for (const double bytes : {0.0, 1e5, 1e8}) {
         const double us = collective_us(m, traffic, ranks, 0, bytes);
@@ -134,7 +131,7 @@ TEST_F(Spec, CollectivesOfAnyMachineNeverFall) {
   bare.ranks = 4;
   for (const Machine& m : {bare, paired, machine_of_nodes(bare, 100, {25, 5}), machine_from_spec("h200x8"),
                            machine_from_spec("h200x8 * 512, 8x400Gb/s")})
-    for (const Traffic traffic : traffics)
+    for (const Traffic traffic : all_traffic)
       for (const int ranks : {1, 2, 3, 8, 9, 31, 400, 4096, 100000})
         for (const int workers : {0, 1, 12, 1000}) {
           double last = 0;

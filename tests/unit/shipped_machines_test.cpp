@@ -37,9 +37,6 @@ double bus_gbps(const Machine& m, Traffic traffic, int ranks, double bytes, int 
   return wire_factor(traffic, ranks) * bytes / (collective_us(m, traffic, ranks, workers, bytes) * 1e3);
 }
 
-constexpr Traffic traffics[] = {Traffic::allreduce, Traffic::reducescatter, Traffic::allgather,
-                                Traffic::alltoall};
-
 TEST(ShippedMachines, ReadAndWriteTheSame) {
   std::size_t files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(SHINGLE_TEST_SOURCE_DIR "/machines")) {
@@ -62,7 +59,7 @@ TEST(ShippedMachines, SayWhereEachFigureComesFrom) {
     }
 }
 
-/// Its GPUs are those of h200x8: only their link differs.
+/// Its GPUs are those of h200x8: only their link differs, and what its collectives do to products.
 TEST(ShippedMachines, ASlowLinkLeavesProductsAsTheyAre) {
   const Machine slow = shipped("h200x2-nop2p"), fast = shipped("h200x8");
   EXPECT_EQ(slow.tiles, fast.tiles);
@@ -99,7 +96,7 @@ TEST(ShippedMachines, ComputeNoFasterThanOnPaper) {
 TEST(ShippedMachines, CarryMoreWithMoreBytesAndNoMoreThanTheirLinks) {
   for (const Machine& m : machines()) {
     constexpr double latency_us = 4;
-    for (const Traffic traffic : traffics)
+    for (const Traffic traffic : all_traffic)
       for (int ranks = 2; ranks <= m.ranks; ranks *= 2) {
         SCOPED_TRACE(testing::Message() << m.name << " " << name(traffic) << " " << ranks);
         EXPECT_GT(collective_us(m, traffic, ranks, 0, 1), latency_us);
@@ -116,7 +113,7 @@ TEST(ShippedMachines, CarryMoreWithMoreBytesAndNoMoreThanTheirLinks) {
 
 TEST(ShippedMachines, AreFasterWithMoreChannels) {
   for (const Machine& m : machines())
-    for (const Traffic traffic : traffics)
+    for (const Traffic traffic : all_traffic)
       for (int ranks = 2; ranks <= m.ranks; ranks *= 2)
         for (int workers = 1; workers < 32; workers *= 2)
           EXPECT_GE(collective_us(m, traffic, ranks, workers, 64 * MiB) * 1.04,  // measured ones vary
@@ -127,7 +124,7 @@ TEST(ShippedMachines, AreFasterWithMoreChannels) {
 // A tuner that takes a number of channels must not be answered by the curve of another number of ranks.
 TEST(ShippedMachines, HaveCurvesForEachWorldWithAndWithoutChannels) {
   for (const Machine& m : machines())
-    for (const Traffic traffic : traffics)
+    for (const Traffic traffic : all_traffic)
       for (int ranks = 2; ranks <= m.ranks; ranks *= 2) {
         int chosen = 0, given = 0;
         for (const Curve& curve : m.curves)
