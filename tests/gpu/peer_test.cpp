@@ -252,7 +252,7 @@ TEST_P(BackToBack, NobodyIsOverwrittenOrReadTooSoon) {
 class AfterIdleLinks : public testing::TestWithParam<Case> {};
 
 /// Links without traffic sleep, and wake at the first stores, some lanes later than others. Counts must not
-/// overtake their data then either. On one machine of six they did, so this also tests the machine: all of
+/// overtake their data then either. On one machine of seven they did, so this also tests the machine: all of
 /// its GPUs.
 TEST_P(AfterIdleLinks, NoCountComesBeforeItsData) {
   constexpr int epochs = 10;
