@@ -111,8 +111,7 @@ void Learner::begin() {
     return !known_.at(kind).empty() || std::ranges::find(settled_, kind) != settled_.end();
   });
   Limits left = options_.limits;
-  if (left.time_us > 0) left.time_us -= spent_us_;
-  if (left.time_us < 0) kinds.clear();
+  if (left.time_us > 0 && (left.time_us -= spent_us_) <= 0) kinds.clear();
   if (kinds.empty() || !turn_.take()) {
     resting_ = kinds.empty() ? std::numeric_limits<int>::max() : resting_iterations;
     return;

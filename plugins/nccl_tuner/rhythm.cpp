@@ -6,7 +6,7 @@
 namespace shingle::nccl_tuner {
 namespace {
 
-constexpr auto least_time = std::chrono::seconds(2), most_time = std::chrono::seconds(30);
+constexpr double least_us = 2e6, most_us = 30e6;
 // An iteration has at least one of its longest pauses. So many of these have at least four whole iterations
 // between them.
 constexpr int longest_pauses = 5;
@@ -18,41 +18,30 @@ constexpr double as_good = 1.5, much_better = 0.6;
 }  // namespace
 
 std::optional<std::size_t> Rhythm::on_begin(Clock::time_point now) {
-  if (begins_.empty()) {
-    longest_ = {};
-    long_ones_ = 0;
-  } else {
-    const auto pause = now - begins_.back();
-    if (pause > longest_) longest_ = pause, long_ones_ = count_long();
-    if (std::chrono::duration<double>(pause) >= as_long * std::chrono::duration<double>(longest_))
-      ++long_ones_;
+  if (last_) {
+    pauses_.push_back(std::chrono::duration<double, std::micro>(now - *last_).count());
+    passed_us_ += pauses_.back();
   }
-  begins_.push_back(now);
-  const auto passed = now - begins_.front();
-  const bool enough = passed >= least_time && (long_ones_ >= longest_pauses || passed >= most_time);
-  if (!enough && begins_.size() < most_begins) return std::nullopt;
+  last_ = now;
+  if (!seen_enough()) return std::nullopt;
   return sequences();
 }
 
-int Rhythm::count_long() const {
-  int count = 0;
-  for (std::size_t i = 1; i < begins_.size(); ++i)
-    count += std::chrono::duration<double>(begins_[i] - begins_[i - 1]) >=
-             as_long * std::chrono::duration<double>(longest_);
-  return count;
+bool Rhythm::seen_enough() const {
+  if (pauses_.size() + 1 >= most_begins || passed_us_ >= most_us) return true;
+  if (passed_us_ < least_us) return false;
+  const double least_long = as_long * std::ranges::max(pauses_);
+  return std::ranges::count_if(pauses_, [&](double us) { return us >= least_long; }) >= longest_pauses;
 }
 
 /// The least number n for which each pause is about as long as the n-th after it.
 std::size_t Rhythm::sequences() const {
-  std::vector<double> pauses;
-  for (std::size_t i = 1; i < begins_.size(); ++i)
-    pauses.push_back(std::chrono::duration<double, std::micro>(begins_[i] - begins_[i - 1]).count());
   std::vector<double> differences;
-  for (std::size_t n = 1; n <= std::max<std::size_t>(pauses.size() / 4, 1); ++n) {
+  for (std::size_t n = 1; n <= std::max<std::size_t>(pauses_.size() / 4, 1); ++n) {
     double difference = 0, sum = 0;
-    for (std::size_t i = n; i < pauses.size(); ++i) {
-      difference += std::abs(pauses[i] - pauses[i - n]);
-      sum += pauses[i] + pauses[i - n];
+    for (std::size_t i = n; i < pauses_.size(); ++i) {
+      difference += std::abs(pauses_[i] - pauses_[i - n]);
+      sum += pauses_[i] + pauses_[i - n];
     }
     differences.push_back(sum > 0 ? difference / sum : 0);
   }

@@ -16,7 +16,11 @@ class Rhythm {
   using Clock = std::chrono::steady_clock;
 
   /// Forgets what came before.
-  void restart() { begins_.clear(); }
+  void restart() {
+    last_.reset();
+    pauses_.clear();
+    passed_us_ = 0;
+  }
   /// Called when a sequence begins. Returns the number of sequences in an iteration once they can be told
   /// apart: after 2 s and five of the longest pauses, or 30 s. It is 1 if pauses do not repeat.
   std::optional<std::size_t> on_begin(Clock::time_point now);
@@ -26,12 +30,12 @@ class Rhythm {
   static constexpr std::size_t most_begins = 4096;
 
  private:
-  int count_long() const;
+  bool seen_enough() const;
   std::size_t sequences() const;
 
-  std::vector<Clock::time_point> begins_;
-  Clock::duration longest_{};
-  int long_ones_ = 0;  // pauses that are nearly as long as the longest
+  std::optional<Clock::time_point> last_;  // when the last sequence began
+  std::vector<double> pauses_;             // us between two of them
+  double passed_us_ = 0;                   // their sum
 };
 
 }  // namespace shingle::nccl_tuner

@@ -248,7 +248,8 @@ TEST_F(NcclTunerOnline, GoesOnWithoutCupti) {
 
 TEST_F(NcclTunerOnline, SaysWhichVariableIsWrong) {
   const Variable learn("SHINGLE_TUNER_LEARN", path.string());
-  for (const auto& [name, value] : {std::pair{"SHINGLE_TUNER_LOSS", "2"}, {"SHINGLE_TUNER_TIME", "x"}}) {
+  for (const auto& [name, value] :
+       {std::pair{"SHINGLE_TUNER_LOSS", "2"}, {"SHINGLE_TUNER_TIME", "x"}, {"SHINGLE_TUNER_TIME", "0s"}}) {
     const Variable wrong(name, value);
     ++id;
     program = Program::make();
