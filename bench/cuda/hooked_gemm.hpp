@@ -199,21 +199,23 @@ class HookedGemm {
       args.part_rows = layout_.piece_rows();
       args.a_stride = args.rows = shape.m / setup.ranks;
     }
-    if (setup.granularity != Granularity::none) {
-      std::vector<char*> table;
-      for (const std::int64_t offset : layout_.offsets())
+    std::vector<TileAt> tiles;
+    std::vector<std::uint32_t*> signals;
+    std::vector<char*> table;
+    for (const std::int64_t p : positions_with_output()) {
+      const Tile at = grid_.tile(p);
+      tiles.push_back({static_cast<std::int32_t>(at.m), static_cast<std::int32_t>(at.n)});
+      signals.push_back(grid_.phantom(at) ? nullptr : counts() + (setup.count_tiles ? p : p / ctas_));
+      for (std::int32_t i = 0; setup.granularity != Granularity::none && i < layout_.pieces(); ++i) {
+        const std::int64_t offset = layout_.offsets()[static_cast<std::size_t>(p * layout_.pieces() + i)];
         table.push_back(offset < 0 ? nullptr : out + offset);
+      }
+    }
+    if (setup.granularity != Granularity::none) {
       table_ = upload(table);
       args.out = {.table = table_.get<char*>(), .row_bytes = layout_.row_bytes()};
       args.out.piece_rows = layout_.piece_rows(), args.out.pieces = layout_.pieces();
       args.out.by_tile = true;
-    }
-    std::vector<TileAt> tiles;
-    std::vector<std::uint32_t*> signals;
-    for (std::int64_t p = 0; p < grid_.positions(); ++p) {
-      const Tile at = grid_.tile(p);
-      tiles.push_back({static_cast<std::int32_t>(at.m), static_cast<std::int32_t>(at.n)});
-      signals.push_back(grid_.phantom(at) ? nullptr : counts() + (setup.count_tiles ? p : p / ctas_));
     }
     order_ = upload(tiles), signals_ = upload(signals);
     args.order = order_.get<TileAt>();
@@ -246,6 +248,18 @@ class HookedGemm {
   }
 
  private:
+  /// Positions without the clusters that have phantom tiles only, as the backend launches them.
+  std::vector<std::int64_t> positions_with_output() const {
+    const std::int32_t cluster = instance_.tile.cluster;
+    std::vector<std::int64_t> positions;
+    for (std::int64_t first = 0; first < grid_.positions(); first += cluster) {
+      bool any = false;
+      for (std::int64_t p = first; p < first + cluster; ++p) any = any || !grid_.phantom(grid_.tile(p));
+      for (std::int64_t p = first; any && p < first + cluster; ++p) positions.push_back(p);
+    }
+    return positions;
+  }
+
   const GemmInstance& instance_;
   std::int32_t ctas_;
   TileGrid grid_;

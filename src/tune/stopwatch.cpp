@@ -10,13 +10,14 @@ namespace {
 
 constexpr std::uint8_t three_quarters = 0x3f;  // in every byte: 0.747 in fp32 and bf16, 1.8 in fp16
 
-/// Random numbers in [-1, 1), in the element type. Their count is not a power of two, so that no two rows are
-/// equal.
+/// Normally distributed numbers in the element type, as weights and activations are: power depends on the
+/// values, and clocks on power. Their count is not a power of two, so that no two rows are equal.
 std::vector<std::byte> random_elements(DType dtype) {
   constexpr std::size_t count = 1'000'003;
   std::mt19937 bits(1);
+  std::normal_distribution<float> normal;
   std::vector<float> values(count);
-  for (float& value : values) value = static_cast<float>(bits()) * 0x1p-31f - 1;
+  for (float& value : values) value = normal(bits);
   std::vector<std::byte> elements(count * size_bytes(dtype));
   narrow(dtype, values.data(), elements.data(), count);
   return elements;
