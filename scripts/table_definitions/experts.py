@@ -30,6 +30,7 @@ def grouped_mm(record):
 @table("experts", "h200x2/experts")
 @table("experts-4", "h200x4/experts")
 @table("sliced-experts", "h200x2/experts_sliced")
+@table("sliced-experts-4", "h200x4/experts_sliced")
 def experts(record):
     """Times of baselines, then by mechanisms, in microseconds, and the speed-up over the fastest baseline."""
     baselines, mechanisms, rows = ("torch", "vllm"), ("sequential", "signal", "fused"), []

@@ -43,9 +43,15 @@ LAYERS_TP8 = [
 
 
 @table("cuda-sums-2", "h200x2/sums_epilogue")
-@table("cuda-sums-4", "h200x4/sums")
 def cuda_sums_2(record):
     return speedups(record, lines_by_k(SUMS, (1024, 3584, 7168)), lambda contender: contender == "auto")
+
+
+@table("cuda-sums-4", "h200x4/sums", "h200x4/sums_8k")
+def cuda_sums_4(record, largest):
+    """The largest M of another run in place of the record's."""
+    rows = [row for row in record.rows if row["m"] != largest.notes["m"]] + largest.rows
+    return cuda_sums_2(type(record)(record.notes, record.columns, rows))
 
 
 @table("cuda-layers-2", "h200x2/layers_tp8")
@@ -56,6 +62,7 @@ def cuda_layers(record):
 
 @table("cuda-auto", "h200x2/suite")
 @table("cuda-auto-4", "h200x4/suite")
+@table("cuda-auto-4-predicted", "h200x4/suite_predicted")
 def cuda_auto(record):
     """Geometric mean and minimum of the speed-ups, and the number of shapes that stay sequential."""
     rows = []
@@ -69,6 +76,7 @@ def cuda_auto(record):
 
 
 @table("cuda-auto-4-gpt3", "h200x4/suite_gpt3")
+@table("cuda-auto-4-sustained", "h200x4/suite_sustained")
 def cuda_auto_by_operator(record):
     """Geometric mean of the speed-ups of `auto` by operator and M, and its least."""
     sizes, rows = values_of(record, "m"), []

@@ -194,6 +194,7 @@ PAPERS = {
             ("h200x4/loops", functools.partial(loops, where="four GPUs")),
             ("h200x2/loops_fsdp", loops),
             ("h200x2/loops_tp", loops),
+            ("h200x2/loops_tp_116", functools.partial(loops, where="two GPUs, products on 116 SMs")),
             ("h200x2/loops_tp_ddp", loops),
             ("h200x2/loops_slow_link", functools.partial(loops, where="two GPUs without peer access")),
         ],

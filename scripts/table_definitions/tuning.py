@@ -31,11 +31,11 @@ def co_tuning_gain(record):
     ]
 
 
-@table("nccl-tuner-loops-2", *(f"h200x2/loops_{name}" for name in ("fsdp", "tp", "tp_ddp", "slow_link")))
+@table("nccl-tuner-loops-2", *(f"h200x2/loops_{name}" for name in ("fsdp", "tp", "tp_116", "tp_ddp", "slow_link")))
 def nccl_tuner_loops_2(*records):
     """Times of an iteration in milliseconds, and what is exposed of the communication with NCCL's default."""
     rows = []
-    for record, where in zip(records, ("", "", "", ", no peer access")):
+    for record, where in zip(records, ("", "", ", products on 116 SMs", "", ", no peer access")):
         found = {(row["timed"], row["config"]): us(row) / 1e3 for row in record.rows}
         iteration = {config: time for (timed, config), time in found.items() if timed == "iteration"}
         notes = record.notes
