@@ -32,17 +32,6 @@ std::int32_t height_for(const std::vector<RowGroup>& groups, std::int32_t whole)
   return slower * lower < static_cast<double>(padded_rows(groups, whole, 1)) ? half : whole;
 }
 
-/// Rows of a source, from `first` on, among the rows by expert of all sources.
-Placement sorted_rows(const Problem& problem, int source, std::int64_t first, const TileGrid& grid,
-                      const Slice& sorted) {
-  const Routing& routing = *problem.routing;
-  placement::Pools pools{{grid.positions()}, source};
-  pools.first = first;
-  for (int expert = 0; expert < routing.experts(); ++expert)
-    pools.bases.push_back(routing.receive_base(expert, source) + routing.count_before(source, expert, first));
-  return {sorted, std::move(pools)};
-}
-
 }  // namespace
 
 std::int64_t tokens_of(const Problem& problem, int rank) {
@@ -97,6 +86,29 @@ PositionRuns runs_by(const Gemm& product, const std::vector<std::int32_t>& keys)
   return runs;
 }
 
+void await_by_key(Gemm& product, const std::vector<std::int32_t>& keys, std::int32_t counter,
+                  const std::vector<std::uint32_t>& targets) {
+  PositionRuns runs = runs_by(product, keys);
+  TileGate gate{counter, std::move(runs.ends), {}, std::move(runs.keys)};
+  for (const std::int32_t key : gate.entries) gate.targets.push_back(targets[static_cast<std::size_t>(key)]);
+  if (!gate.ends.empty()) product.gates.push_back(std::move(gate));
+}
+
+std::vector<std::uint32_t> count_by_key(Gemm& product, const std::vector<std::int32_t>& keys,
+                                        std::int32_t counter, std::int64_t entries) {
+  PositionRuns runs = runs_by(product, keys);
+  std::vector<std::uint32_t> counts(static_cast<std::size_t>(entries), 0);
+  std::int64_t before = 0;
+  for (std::size_t i = 0; i < runs.ends.size(); ++i) {
+    const std::int64_t tiles = product.grid.tiles_before(runs.ends[i]);
+    counts[static_cast<std::size_t>(runs.keys[i])] += static_cast<std::uint32_t>(tiles - before);
+    before = tiles;
+  }
+  TileNotify notify{counter, {product.a.rank}, std::move(runs.ends), std::move(runs.keys)};
+  if (!notify.ends.empty()) product.notify.push_back(std::move(notify));
+  return counts;
+}
+
 TileOrder order_of_groups(const Machine& machine, const TileOrder& asked) {
   if (asked != TileOrder{}) return asked;
   return {Raster::along_n, machine.order.swizzle, machine.order.cluster_m, 1, 0};
@@ -144,54 +156,6 @@ Elementwise combine(const TileGrid& grid, const Slice& factors, const Slice& to)
   pass.grid = grid;
   pass.factors = factors;
   pass.to = Builder::in_place(to);
-  return pass;
-}
-
-TurnGroups groups_in_turn(const Routing& routing, int first, std::int64_t unit, TurnOf of) {
-  const int world = routing.world();
-  std::vector<std::vector<RowGroup>> by_turn(static_cast<std::size_t>(world));
-  for (int expert = 0; expert < routing.experts(); ++expert) {
-    const std::int64_t end = routing.receive_base(expert, world);
-    int source = 0;  // of the first row of the unit
-    for (std::int64_t row = routing.receive_base(expert, 0); row < end; row += unit) {
-      const std::int64_t rows = smaller(unit, end - row);
-      while (routing.receive_base(expert, source + 1) <= row) ++source;
-      int turn = of == TurnOf::last ? 0 : world;
-      for (int s = source; s < world && routing.receive_base(expert, s) < row + rows; ++s) {
-        if (routing.count(s, expert) == 0) continue;
-        const int at = (s - first + world) % world;
-        turn = of == TurnOf::last ? larger(turn, at) : smaller(turn, at);
-      }
-      auto& groups = by_turn[static_cast<std::size_t>(turn)];
-      if (!groups.empty() && groups.back().weight == expert && groups.back().row + groups.back().rows == row)
-        groups.back().rows += rows;
-      else
-        groups.push_back({row, row, rows, expert});
-    }
-  }
-  TurnGroups all;
-  for (int turn = 0; turn < world; ++turn)
-    for (const RowGroup& group : by_turn[static_cast<std::size_t>(turn)]) {
-      all.groups.push_back(group);
-      all.turns.push_back(turn);
-    }
-  return all;
-}
-
-Elementwise sort_tokens(const Builder& build, int source, const Slice& tokens, const Slice& sorted) {
-  const Problem& p = build.problem();
-  Elementwise pass;
-  pass.grid = build.row_blocks(p.routing->rows(source), p.k);
-  pass.from.push_back(rows_of_tokens(p, source, tokens));
-  pass.to = sorted_rows(p, source, 0, pass.grid, sorted);
-  return pass;
-}
-
-Elementwise combine_sorted(const Builder& build, int source, const Slice& products, const Slice& factors,
-                           const Slice& to) {
-  Elementwise pass = combine(build.row_blocks(factors.rows, build.problem().n), factors, to);
-  for (std::int64_t choice = 0; choice < build.problem().experts.topk; ++choice)
-    pass.from.push_back(sorted_rows(build.problem(), source, choice * factors.rows, pass.grid, products));
   return pass;
 }
 

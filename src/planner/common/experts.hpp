@@ -28,6 +28,14 @@ struct PositionRuns {
 };
 /// `keys`: one for each group, none if no group has rows. Phantom tiles belong to the run before them.
 PositionRuns runs_by(const Gemm& product, const std::vector<std::int32_t>& keys);
+/// Makes the tiles of a grouped product await the entry of their key, where its target is not 0. `keys`: as
+/// in runs_by().
+void await_by_key(Gemm& product, const std::vector<std::int32_t>& keys, std::int32_t counter,
+                  const std::vector<std::uint32_t>& targets);
+/// Makes the tiles of a grouped product count in the entry of their key, one of `entries`. Returns their
+/// numbers by key.
+std::vector<std::uint32_t> count_by_key(Gemm& product, const std::vector<std::int32_t>& keys,
+                                        std::int32_t counter, std::int64_t entries);
 /// Order of the tiles of a grouped product, unless one is asked for. All columns of some rows of tiles come
 /// before the next rows, so rows that arrive later are multiplied later, and these tiles share the weights
 /// that are read.
@@ -49,23 +57,5 @@ Elementwise combine(const TileGrid& grid, const Slice& factors, const Slice& to)
 /// A rank's routed rows of a choice, in a slice that has them by expert.
 Placement choice_by_expert(const Problem& problem, int rank, std::int64_t choice, const TileGrid& grid,
                            const Slice& from);
-
-// Tensor-parallel experts: every rank has the rows of all sources by expert.
-
-/// Rows by expert, cut between tiles. Sources take turns, from `first` on. A tile that has rows of several
-/// sources has the turn of the last of them, or of the first.
-struct TurnGroups {
-  std::vector<RowGroup> groups;     ///< in order of their turns
-  std::vector<std::int32_t> turns;  ///< by group
-};
-enum class TurnOf : bool { last, first };
-/// `unit`: rows of a tile, or of a cluster of tiles.
-TurnGroups groups_in_turn(const Routing& routing, int first, std::int64_t unit, TurnOf of);
-
-/// The pass that stores a source's tokens among the rows by expert, once for each choice.
-Elementwise sort_tokens(const Builder& build, int source, const Slice& tokens, const Slice& sorted);
-/// The pass that sums the choices of a source's tokens, from products by expert.
-Elementwise combine_sorted(const Builder& build, int source, const Slice& products, const Slice& factors,
-                           const Slice& to);
 
 }  // namespace shingle::planner

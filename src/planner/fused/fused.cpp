@@ -8,24 +8,12 @@
 #include <cmath>
 
 #include "planner/common/experts.hpp"
+#include "planner/common/helpers.hpp"
 #include "planner/common/reach.hpp"
 #include "planner/common/symmetry.hpp"
 #include "shingle/machine/machine.hpp"
 
 namespace shingle {
-
-void planner::share(FusedBuilder& build, int rank, Elementwise pass, std::int32_t lane, std::int32_t some,
-                    std::int32_t rest) {
-  if (some > 0) {
-    Elementwise beside = pass;
-    beside.resources = {1, some};
-    const TileGate& gate = pass.gates.front();
-    build.await(rank, lane, gate.counter, gate.entry(0), gate.targets.front());
-    build.step(rank, lane, std::move(beside));
-  }
-  pass.resources = {1, rest};
-  build.step(rank, compute_lane, std::move(pass));
-}
 
 std::int64_t planner::most_moved_rows(const Problem& problem) {
   if (!dispatches_tokens(problem)) return problem.shard_rows();
@@ -103,12 +91,6 @@ std::int64_t communication_rows(const Problem& p, const Machine& machine) {
   return ceil_div(rows, pieces);
 }
 
-/// Number of helpers if the params give none: a few. They keep up with arriving data, and on a GPU they do
-/// not change the number of waves (docs/mechanisms/fused.md).
-std::int32_t helpers_of(const Machine& machine, const FusedParams& params, std::int32_t one_in = 32) {
-  return params.helpers != 0 ? params.helpers : machine.workers / one_in;
-}
-
 /// Size of a product: its waves of tiles, their time (0: unknown to the machine), and its bytes if all of it
 /// is sent.
 struct Product {
@@ -172,50 +154,14 @@ std::int32_t summing(const Machine& machine, const FusedParams& params, const Pr
                      bool busy) {
   constexpr double few = 2, many = 6;
   if (params.helpers == 0 && product.waves < few) return 0;
-  if (params.helpers != 0 || !busy || product.waves < many) return helpers_of(machine, params);
-  const std::int32_t least = helpers_of(machine, params), most = helpers_of(machine, params, 8);
+  if (params.helpers != 0 || !busy || product.waves < many)
+    return planner::helpers_of(machine, params.helpers);
+  const std::int32_t least = planner::helpers_of(machine, params.helpers),
+                     most = planner::helpers_of(machine, params.helpers, 8);
   const double gbps = summing_gbps(machine);
   if (product.us == 0 || gbps == 0) return most;
   const double needed = moved * product.bytes / (gbps * 1e3) / product.us;
   return std::clamp(2 * static_cast<std::int32_t>(std::min(needed, 1.0 * most) / 2), least, most);
-}
-
-/// Number of workers that move rows of experts beside the products: as many as take as long as a product
-/// does, if the machine gives both times. In expert parallelism they push tokens to their experts. In tensor
-/// parallelism they sort tokens before a product, and sum choices behind one.
-std::int32_t moving(const Problem& p, const Machine& machine, const FusedParams& params) {
-  const bool sliced = p.traits().slices_experts();
-  const std::int32_t least = helpers_of(machine, params), most = helpers_of(machine, params, 4),
-                     most_summing = helpers_of(machine, params, 8);
-  if (params.helpers != 0 || machine.pass_gbps == 0) return least;
-  double sent = 0, received = 0;  // rows of the rank that has most
-  for (int rank = 0; rank < p.world; ++rank) {
-    sent = std::max(sent, static_cast<double>(p.routing->rows(rank)));
-    received = std::max(received, static_cast<double>(p.routing->received(rank)));
-  }
-  if (p.has_slots()) sent = received = static_cast<double>(p.experts.count * p.expected_rows());
-  const planner::TileSize tile = planner::tile_size(machine, params.tile);
-  // Workers that read and store `elements` at `gbps` each, `limit` at most, beside a product of k×cols
-  // weights.
-  const auto beside = [&](double elements, double gbps, double limit, std::int64_t k, std::int64_t cols) {
-    const double moved_us = elements * static_cast<double>(size_bytes(p.dtype)) / (gbps * 1e3);
-    const double waves = received * static_cast<double>(cols) /
-                         (static_cast<double>(tile.rows) * static_cast<double>(tile.cols)) / machine.workers;
-    const double product_us = waves * wave_us(machine, tile.rows, tile.cols, static_cast<double>(k));
-    return product_us > 0 ? std::min(moved_us / product_us, limit) : limit;
-  };
-  // Each row that is pushed or sorted has a place of its own. A worker is assumed to move such rows at a
-  // quarter of its rate of copying.
-  constexpr double slower = 4;
-  double workers = 0;
-  if (p.traits().before)
-    workers = beside(2 * slower * (sliced ? received : sent) * static_cast<double>(p.k), machine.pass_gbps,
-                     most, p.k, p.b_cols());
-  if (sliced && p.traits().after)
-    workers = std::max(workers,
-                       beside((received + static_cast<double>(p.world * p.m)) * static_cast<double>(p.n),
-                              summing_gbps(machine), most_summing, p.traits().chains() ? p.inner : p.k, p.n));
-  return std::clamp(2 * static_cast<std::int32_t>(workers / 2 + 1), least, most);
 }
 
 /// True if all tokens should arrive before the product begins. Its tiles then have rows of all ranks.
@@ -237,28 +183,6 @@ bool awaits_all_tokens(const Problem& p, const Machine& machine, const FusedPara
   for (int rank = 0; rank < p.world; ++rank) rows += static_cast<double>(p.routing->received(rank));
   const double tall = planner::tile_size(machine, params.tile).rows;
   return rows / groups < tiles * tall * std::max(1.0, width);
-}
-
-/// True if rows of a source are so few that tiles, or clusters of them, have rows of several sources. Most
-/// tiles then await the last of the sources, and copies of few rows take mostly their latency.
-bool tiles_span_sources(const Problem& p, const Machine& machine, const FusedParams& params) {
-  if (!p.traits().before) return false;
-  const double rows = static_cast<double>(p.routing->received(0)) / (p.world * p.routing->experts());
-  return rows < static_cast<double>(planner::unit_rows(machine, params.tile, p.epilogue));
-}
-
-/// True if pushing all tokens to all ranks takes so little of the product's time that workers should push and
-/// sort them first. Sorting beside the product costs more: a few workers sort slowly, and tiles that come
-/// source by source read each weight once a source.
-bool tokens_arrive_soon(const Problem& p, const Machine& machine, const FusedParams& params) {
-  constexpr double most_of_product = 0.25;
-  if (!p.traits().before || !machine.link.paced()) return false;
-  const planner::TileSize tile = planner::tile_size(machine, params.tile);
-  const double tokens = static_cast<double>(p.m * p.k) * static_cast<double>(size_bytes(p.dtype));
-  const double waves = static_cast<double>(p.routing->received(0)) * static_cast<double>(p.b_cols()) /
-                       (static_cast<double>(tile.rows) * static_cast<double>(tile.cols)) / machine.workers;
-  const double product_us = waves * wave_us(machine, tile.rows, tile.cols, static_cast<double>(p.k));
-  return machine.link.transfer_us(tokens * (p.world - 1)) < most_of_product * product_us;
 }
 
 /// True if taking in the parts of an epilogue's sums takes no longer than a pass over all sources. Parts land
@@ -283,7 +207,7 @@ bool own_tiles_can_wait(const Problem& p, const Machine& machine, const Product&
 std::int32_t filling(const Problem& p, const Machine& machine, const FusedParams& params,
                      const Product& product) {
   if (params.helpers != 0) return params.helpers;
-  if (product.us == 0 || machine.pass_gbps == 0) return helpers_of(machine, params, 64);
+  if (product.us == 0 || machine.pass_gbps == 0) return planner::helpers_of(machine, params.helpers, 64);
   if (p.world > 2 || wire_bound(machine, product, p.world - 1)) return 0;
   const double tiles = product.waves * machine.workers;
   const auto idle = machine.workers - static_cast<std::int32_t>(std::ceil(tiles / std::ceil(product.waves)));
@@ -330,7 +254,7 @@ FusedParams choose(const Problem& p, const Machine& machine, const FusedParams& 
       chosen.helpers = filling(p, machine, params, product);
   }
   const bool fills = params.unregistered && p.op == Op::gemm_alltoall && !p.norm.enabled;
-  if (p.op == Op::alltoall_gemm || fills) chosen.helpers = helpers_of(machine, params);
+  if (p.op == Op::alltoall_gemm || fills) chosen.helpers = planner::helpers_of(machine, params.helpers);
   if (planner::dispatches_tokens(p)) {
     const bool open = p.has_slots() ? params.helpers == 0 : params.mover == Mover::automatic;
     // A copy engine would move all slots: only the device knows which of them have a token.
@@ -339,16 +263,16 @@ FusedParams choose(const Problem& p, const Machine& machine, const FusedParams& 
       chosen.mover = Mover::store;
       chosen.helpers = FusedParams::no_helpers;
     } else if (chosen.mover == Mover::store) {
-      chosen.helpers = moving(p, machine, params);
+      chosen.helpers = planner::helpers_of_experts(p, machine, params.tile, params.helpers);
     } else {
       chosen.comm_rows = params.comm_rows > 0 ? params.comm_rows : communication_rows(p, machine);
     }
   }
   if (p.traits().slices_experts()) {
     chosen.mover = params.mover;
-    chosen.helpers = moving(p, machine, params);
+    chosen.helpers = planner::helpers_of_experts(p, machine, params.tile, params.helpers);
     if (params.mover == Mover::automatic && params.helpers == 0 &&
-        (tiles_span_sources(p, machine, params) || tokens_arrive_soon(p, machine, params))) {
+        planner::sorts_before_product(p, machine, params.tile)) {
       chosen.mover = Mover::store;
       chosen.helpers = FusedParams::no_helpers;
     }
@@ -361,7 +285,7 @@ FusedParams choose(const Problem& p, const Machine& machine, const FusedParams& 
     chosen.comm_order = params.comm_order == CommOrder::automatic ? CommOrder::ring : params.comm_order;
     // The product takes rows of all shards in their order.
     if (p.row_order == RowOrder::block_cyclic) chosen.comm_order = CommOrder::interleaved;
-    if (chosen.mover == Mover::store) chosen.helpers = helpers_of(machine, params);
+    if (chosen.mover == Mover::store) chosen.helpers = planner::helpers_of(machine, params.helpers);
   }
   return chosen;
 }

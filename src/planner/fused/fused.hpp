@@ -2,6 +2,7 @@
 #pragma once
 
 #include "planner/common/handshake.hpp"
+#include "planner/common/helpers.hpp"
 #include "shard_tiles.hpp"
 
 namespace shingle::planner {
@@ -39,11 +40,5 @@ inline bool dispatches_tokens(const Problem& problem) {
 }
 /// Rows of the largest shard; or most tokens that a rank sends to another.
 std::int64_t most_moved_rows(const Problem& problem);
-
-/// Appends a gated pass with a work queue, shared by `some` workers in `lane` beside the GEMM and `rest`
-/// workers after it. The helpers start only when there are items to do. Earlier they would delay a GEMM that
-/// takes all of its workers at once.
-void share(FusedBuilder& build, int rank, Elementwise pass, std::int32_t lane, std::int32_t some,
-           std::int32_t rest);
 
 }  // namespace shingle::planner

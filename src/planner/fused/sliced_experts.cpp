@@ -12,16 +12,10 @@
 #include <utility>
 
 #include "fused.hpp"
-#include "planner/common/experts.hpp"
+#include "planner/common/sliced_experts.hpp"
 
 namespace shingle::planner {
 namespace {
-
-/// A product whose tiles come in the turns of their sources.
-struct TurnProduct {
-  Gemm gemm;
-  std::vector<std::int32_t> turns;  ///< by group
-};
 
 class SlicedExperts {
  public:
@@ -99,6 +93,7 @@ class SlicedExperts {
   bool by_engine() const { return build_.params().mover != Mover::store; }
   std::int64_t tokens(int rank) const { return tokens_of(p_, rank); }
   int after(int rank) const { return (rank + 1) % p_.world; }
+  int turn_of(int rank, int source) const { return (source - rank + p_.world) % p_.world; }
   std::int32_t helper_lane(int rank) const {
     return build_.helpers() > 0 ? build_.helper_lane(rank, gathers() ? "sort" : "combine") : compute_lane;
   }
@@ -165,7 +160,7 @@ class SlicedExperts {
         source == rank ? build_.all(build_.a, rank) : of_source(gathered_, rank, source, tokens(source));
     Elementwise pass = sort_tokens(build_, source, from, build_.all(sorted_, rank));
     if (lane != compute_lane)
-      pass.notify.push_back({sorted_tiles_, {rank}, {pass.grid.positions()}, {source}});
+      pass.notify.push_back({sorted_tiles_, {rank}, {pass.grid.positions()}, {turn_of(rank, source)}});
     pass.resources = share_of(lane);
     build_.step(rank, lane, std::move(pass));
   }
@@ -182,53 +177,32 @@ class SlicedExperts {
   /// before. Sources are sorted one after the other, so a tile awaits the last of its sources only.
   void await_tokens(int rank, TurnProduct product) const {
     if (build_.helpers() == 0) return build_.step(rank, compute_lane, std::move(product.gemm));
-    PositionRuns runs = runs_by(product.gemm, product.turns);
-    TileGate gate{sorted_tiles_, std::move(runs.ends), {}};
-    for (const std::int32_t turn : runs.keys) {
+    std::vector<std::uint32_t> tiles{0};  // by turn
+    for (int turn = 1; turn < p_.world; ++turn) {
       const int source = (rank + turn) % p_.world;
-      const std::int64_t tiles = build_.row_blocks(routing_.rows(source), p_.k).tiles();
-      gate.entries.push_back(source);
-      gate.targets.push_back(turn == 0 ? 0 : static_cast<std::uint32_t>(tiles));
+      const std::int64_t rows = routing_.rows(source);
+      tiles.push_back(static_cast<std::uint32_t>(build_.row_blocks(rows, p_.k).tiles()));
     }
-    if (!gate.ends.empty()) product.gemm.gates.push_back(std::move(gate));
+    await_by_key(product.gemm, product.turns, sorted_tiles_, tiles);
     build_.step(rank, compute_lane, std::move(product.gemm));
   }
 
   /// Appends a product that counts its tiles by turn, and the sums of the choices of each source's tokens.
   void combine(int rank, TurnProduct product) const {
-    const std::vector<std::uint32_t> computed = count_tiles(rank, product);
+    const std::vector<std::uint32_t> computed =
+        count_by_key(product.gemm, product.turns, computed_, p_.world);
     std::vector<std::vector<std::int32_t>> needed;
-    for (int turn = 0; turn < p_.world; ++turn)
-      needed.push_back(turns_of(product, (after(rank) + turn) % p_.world));
+    for (int turn = 0; turn < p_.world; ++turn) {
+      const int source = (after(rank) + turn) % p_.world;
+      std::vector<RowRange> rows;
+      for (int expert = 0; expert < routing_.experts(); ++expert)
+        if (routing_.count(source, expert) > 0)
+          rows.push_back({routing_.receive_base(expert, source), routing_.receive_base(expert, source + 1)});
+      needed.push_back(turns_of(product, rows));
+    }
     build_.step(rank, compute_lane, std::move(product.gemm));
     for (int turn = 0; turn < p_.world; ++turn)
       combine(rank, turn, needed[static_cast<std::size_t>(turn)], computed);
-  }
-
-  /// Makes a product count its tiles. Returns their numbers by turn.
-  std::vector<std::uint32_t> count_tiles(int rank, TurnProduct& product) const {
-    PositionRuns runs = runs_by(product.gemm, product.turns);
-    std::vector<std::uint32_t> tiles(static_cast<std::size_t>(p_.world), 0);
-    for (std::int64_t run = 0, position = 0; run < std::ssize(runs.ends); ++run)
-      for (; position < runs.ends[static_cast<std::size_t>(run)]; ++position)
-        if (!product.gemm.grid.phantom(product.gemm.grid.tile(position)))
-          ++tiles[static_cast<std::size_t>(runs.keys[static_cast<std::size_t>(run)])];
-    TileNotify notify{computed_, {rank}, std::move(runs.ends), std::move(runs.keys)};
-    if (!notify.ends.empty()) product.gemm.notify.push_back(std::move(notify));
-    return tiles;
-  }
-
-  /// The turns that have tiles with rows of a source, the last first.
-  std::vector<std::int32_t> turns_of(const TurnProduct& product, int source) const {
-    std::vector<std::int32_t> turns;
-    for (std::size_t i = product.turns.size(); i-- > 0;) {
-      const RowGroup& group = product.gemm.groups[i];
-      const std::int64_t first = routing_.receive_base(group.weight, source),
-                         end = routing_.receive_base(group.weight, source + 1);
-      const bool has = larger(first, group.row) < smaller(end, group.row + group.rows);
-      if (has && (turns.empty() || turns.back() != product.turns[i])) turns.push_back(product.turns[i]);
-    }
-    return turns;
   }
 
   /// Sums the choices of a source's tokens and stores the sums with the source. Helpers do so as soon as the
@@ -260,7 +234,7 @@ class SlicedExperts {
   Handshake handshake_;
   // Buffers. `gathered_`, `weights_` and `staging_` have a part of `m` rows for each rank.
   std::int32_t gathered_ = -1, sorted_ = -1, hidden_ = -1, weights_ = -1, products_ = -1, staging_ = -1;
-  // Counters: entry p for rank p; of `computed_` for turn p.
+  // Counters: entry p for rank p; of `sorted_tiles_` and `computed_` for turn p.
   std::int32_t arrived_ = -1, sorted_tiles_ = -1, weights_arrived_ = -1, computed_ = -1, stored_ = -1;
 };
 

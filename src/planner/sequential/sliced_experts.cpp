@@ -5,7 +5,7 @@
 // place among those of all ranks, or from there, and the collective works in place.
 #include <utility>
 
-#include "planner/common/experts.hpp"
+#include "planner/common/sliced_experts.hpp"
 #include "sequential.hpp"
 
 namespace shingle::planner {

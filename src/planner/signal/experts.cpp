@@ -22,35 +22,6 @@ std::int64_t waves_of(const Problem& p, const Machine& machine, const TileParams
   return larger(ceil_div(tiles, std::int64_t{machine.workers - machine.collective_workers}), 1);
 }
 
-/// The hooks of a rank's products: the first awaits tokens, the last counts tiles.
-class Hooks {
- public:
-  Hooks(const ExpertProducts& made, std::int64_t groups)
-      : made_(made), tiles_(static_cast<std::size_t>(groups), 0) {}
-
-  void await(Gemm& product, std::int32_t arrived) const {
-    PositionRuns runs = runs_by(product, made_.chunk_of_rows);
-    std::vector<std::uint32_t> targets(runs.ends.size(), 1);
-    product.gates.push_back({arrived, std::move(runs.ends), std::move(targets), std::move(runs.keys)});
-  }
-  void count(Gemm& product, std::int32_t computed) {
-    PositionRuns runs = runs_by(product, made_.chunk_of_rows);
-    std::int64_t before = 0;
-    for (std::size_t i = 0; i < runs.ends.size(); ++i) {
-      const std::int64_t tiles = product.grid.tiles_before(runs.ends[i]);
-      tiles_[static_cast<std::size_t>(runs.keys[i])] += static_cast<std::uint32_t>(tiles - before);
-      before = tiles;
-    }
-    product.notify.push_back({computed, {product.a.rank}, std::move(runs.ends), std::move(runs.keys)});
-  }
-  /// Tiles of the last product in each group.
-  const std::vector<std::uint32_t>& tiles() const { return tiles_; }
-
- private:
-  const ExpertProducts& made_;
-  std::vector<std::uint32_t> tiles_;
-};
-
 void add_rank(Builder& build, const ExpertChunks& groups, ExpertProducts made, int rank, std::int32_t arrived,
               std::int32_t computed, std::int32_t returned) {
   const OperatorTraits& traits = build.problem().traits();
@@ -59,15 +30,18 @@ void add_rank(Builder& build, const ExpertChunks& groups, ExpertProducts made, i
     groups.send(rank, group);
     build.notify(rank, communicate_lane, arrived, group);
   }
-  Hooks hooks(made, groups.chunks());
-  if (traits.before && !made.gemms.empty()) hooks.await(made.gemms.front(), arrived);
-  if (traits.after && !made.gemms.empty()) hooks.count(made.gemms.back(), computed);
+  std::vector<std::uint32_t> tiles(static_cast<std::size_t>(groups.chunks()), 0);  // of the last product
+  if (traits.before && !made.gemms.empty())
+    await_by_key(made.gemms.front(), made.chunk_of_rows, arrived,
+                 std::vector<std::uint32_t>(tiles.size(), 1));
+  if (traits.after && !made.gemms.empty())
+    tiles = count_by_key(made.gemms.back(), made.chunk_of_rows, computed, groups.chunks());
   for (Gemm& product : made.gemms) build.step(rank, compute_lane, std::move(product));
   groups.finish(rank);
   if (!traits.after) return;
   for (std::int64_t group = 0; group < groups.chunks(); ++group) {
-    if (const std::uint32_t tiles = hooks.tiles()[static_cast<std::size_t>(group)]; tiles > 0)
-      build.await(rank, communicate_lane, computed, group, tiles);
+    if (const std::uint32_t target = tiles[static_cast<std::size_t>(group)]; target > 0)
+      build.await(rank, communicate_lane, computed, group, target);
     groups.give_back(rank, group);
   }
   hand_over(build, rank, returned, communicate_lane, compute_lane);

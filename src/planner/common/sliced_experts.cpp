@@ -1,0 +1,103 @@
+#include "sliced_experts.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace shingle::planner {
+namespace {
+
+/// Rows of a source, from `first` on, among the rows by expert of all sources.
+Placement sorted_rows(const Problem& problem, int source, std::int64_t first, const TileGrid& grid,
+                      const Slice& sorted) {
+  const Routing& routing = *problem.routing;
+  placement::Pools pools{{grid.positions()}, source};
+  pools.first = first;
+  for (int expert = 0; expert < routing.experts(); ++expert)
+    pools.bases.push_back(routing.receive_base(expert, source) + routing.count_before(source, expert, first));
+  return {sorted, std::move(pools)};
+}
+
+}  // namespace
+
+TurnGroups groups_in_turn(const Routing& routing, const std::vector<TurnRows>& rows, std::int64_t unit,
+                          TurnOf of) {
+  std::vector<std::vector<RowGroup>> by_turn;
+  auto run = rows.begin();  // that has the first row of the unit
+  for (int expert = 0; expert < routing.experts(); ++expert) {
+    const std::int64_t end = routing.receive_base(expert, routing.world());
+    for (std::int64_t row = routing.receive_base(expert, 0); row < end; row += unit) {
+      const std::int64_t count = smaller(unit, end - row);
+      while (run->end <= row) ++run;
+      std::int32_t turn = run->turn;
+      for (auto at = run; at->end < row + count;) {
+        const std::int64_t before = at->end;
+        if ((++at)->end > before)
+          turn = of == TurnOf::last ? larger(turn, at->turn) : smaller(turn, at->turn);
+      }
+      if (by_turn.size() <= static_cast<std::size_t>(turn))
+        by_turn.resize(static_cast<std::size_t>(turn) + 1);
+      auto& groups = by_turn[static_cast<std::size_t>(turn)];
+      if (!groups.empty() && groups.back().weight == expert && groups.back().row + groups.back().rows == row)
+        groups.back().rows += count;
+      else
+        groups.push_back({row, row, count, expert});
+    }
+  }
+  TurnGroups all;
+  for (std::size_t turn = 0; turn < by_turn.size(); ++turn)
+    for (const RowGroup& group : by_turn[turn]) {
+      all.groups.push_back(group);
+      all.turns.push_back(static_cast<std::int32_t>(turn));
+    }
+  return all;
+}
+
+TurnGroups groups_in_turn(const Routing& routing, int first, std::int64_t unit, TurnOf of) {
+  const int world = routing.world();
+  std::vector<TurnRows> rows;
+  for (int expert = 0; expert < routing.experts(); ++expert)
+    for (int source = 0; source < world; ++source)
+      rows.push_back({routing.receive_base(expert, source + 1), (source - first + world) % world});
+  return groups_in_turn(routing, rows, unit, of);
+}
+
+Elementwise sort_tokens(const Builder& build, int source, const Slice& tokens, const Slice& sorted) {
+  const Problem& p = build.problem();
+  Elementwise pass;
+  pass.grid = build.row_blocks(p.routing->rows(source), p.k);
+  pass.from.push_back(rows_of_tokens(p, source, tokens));
+  pass.to = sorted_rows(p, source, 0, pass.grid, sorted);
+  return pass;
+}
+
+Elementwise sort_choice(const Builder& build, int source, std::int64_t first, std::int64_t choice,
+                        const Slice& tokens, const Slice& sorted) {
+  const Problem& p = build.problem();
+  Elementwise pass;
+  pass.grid = build.row_blocks(tokens.rows, p.k);
+  pass.from.push_back(Builder::in_place(tokens));
+  pass.to = sorted_rows(p, source, choice * tokens_of(p, source) + first, pass.grid, sorted);
+  return pass;
+}
+
+Elementwise combine_sorted(const Builder& build, int source, const Slice& products, const Slice& factors,
+                           const Slice& to, std::int64_t first) {
+  const Problem& p = build.problem();
+  Elementwise pass = combine(build.row_blocks(factors.rows, p.n), factors, to);
+  for (std::int64_t choice = 0; choice < p.experts.topk; ++choice)
+    pass.from.push_back(sorted_rows(p, source, choice * tokens_of(p, source) + first, pass.grid, products));
+  return pass;
+}
+
+std::vector<std::int32_t> turns_of(const TurnProduct& product, const std::vector<RowRange>& rows) {
+  std::vector<std::int32_t> turns;
+  for (std::size_t i = product.turns.size(); i-- > 0;) {
+    const RowGroup& group = product.gemm.groups[i];
+    const auto found = std::ranges::upper_bound(rows, group.row, {}, &RowRange::end);
+    const bool has = found != rows.end() && found->first < group.row + group.rows;
+    if (has && (turns.empty() || turns.back() != product.turns[i])) turns.push_back(product.turns[i]);
+  }
+  return turns;
+}
+
+}  // namespace shingle::planner
