@@ -247,10 +247,13 @@ Params draw_expert_params(Dice& dice, const Problem& problem) {
   if (chance(dice, 40))
     return ChunkedParams{.comm_workers = one_of(dice, {0, 2, 12}),
                          .chunks = static_cast<std::int32_t>(dice.size(0, 8))};
-  if (!problem.traits().slices_experts() && chance(dice, 40)) {
+  if (chance(dice, 40)) {
     SignalParams params{.comm_workers = one_of(dice, {0, 2, 12})};
     for (std::size_t groups = dice.size(0, 8); groups > 0; --groups)
       params.group_waves.push_back(dice.size(1, 4));
+    if (problem.traits().slices_experts() && chance(dice, 60))
+      params.helpers =
+          chance(dice, 30) ? FusedParams::no_helpers : static_cast<std::int32_t>(dice.size(1, 24));
     return params;
   }
   FusedParams params;

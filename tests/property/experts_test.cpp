@@ -25,23 +25,28 @@ std::vector<Op> any_split() {
   return ops;
 }
 
-/// The params, without those of `signal` where it does not plan the problem.
-std::vector<Params> planned(const Problem& problem, std::vector<Params> params) {
-  if (problem.traits().slices_experts())
-    std::erase_if(params, [](const Params& of) { return mechanism_of(of) == Mechanism::signal; });
-  return params;
-}
-
 std::vector<Params> forms(Dice& dice, const Problem& problem) {
   auto fused = std::get<FusedParams>(test::random_params(dice, problem, Mechanism::fused));
+  auto signal = std::get<SignalParams>(test::random_params(dice, problem, Mechanism::signal));
   fused.helpers = std::min(fused.helpers, 1);  // of two workers
-  return planned(problem,
-                 {SequentialParams{}, ChunkedParams{}, ChunkedParams{.chunks = 8},
-                  test::random_params(dice, problem, Mechanism::chunked), SignalParams{},
-                  SignalParams{.tile = {.rows = 16, .cols = 8}, .group_waves = {2, 1, 4}}, FusedParams{},
-                  FusedParams{.mover = Mover::copy_engine}, FusedParams{.mover = Mover::store},
-                  FusedParams{.helpers = 1, .mover = Mover::store},
-                  FusedParams{.helpers = FusedParams::no_helpers, .mover = Mover::store}, fused});
+  signal.helpers = std::min(signal.helpers, 1);
+  std::vector<Params> params{SequentialParams{},
+                             ChunkedParams{},
+                             ChunkedParams{.chunks = 8},
+                             test::random_params(dice, problem, Mechanism::chunked),
+                             SignalParams{},
+                             SignalParams{.tile = {.rows = 16, .cols = 8}, .group_waves = {2, 1, 4}},
+                             signal,
+                             FusedParams{},
+                             FusedParams{.mover = Mover::copy_engine},
+                             FusedParams{.mover = Mover::store},
+                             FusedParams{.helpers = 1, .mover = Mover::store},
+                             FusedParams{.helpers = FusedParams::no_helpers, .mover = Mover::store},
+                             fused};
+  if (problem.traits().slices_experts())
+    for (const std::int32_t helpers : {1, FusedParams::no_helpers})
+      params.emplace_back(SignalParams{.group_waves = {1, 3, 1, 1, 5}, .helpers = helpers});
+  return params;
 }
 
 Problem random_experts(Dice& dice, const test::Limits& limits) {
@@ -95,9 +100,9 @@ TEST(Experts, SpanSeveralTilesEach) {
     for (auto& rows : dest)
       for (int row = 0; row < 1400; ++row) rows.push_back(static_cast<std::int32_t>(dice.size(0, 3)));
     const Problem problem = experts(op, 2, std::move(dest), {4, 2});
-    test::expect_right(problem, planned(problem, {SequentialParams{}, ChunkedParams{.chunks = 3},
-                                                  SignalParams{.group_waves = {3, 2, 1}},
-                                                  FusedParams{.tile = {.rows = 64, .cols = 16}}}));
+    test::expect_right(
+        problem, {SequentialParams{}, ChunkedParams{.chunks = 3}, SignalParams{.group_waves = {3, 2, 1}},
+                  FusedParams{.tile = {.rows = 64, .cols = 16}}});
     const FusedParams clusters{.tile = {.rows = 24, .cols = 16, .order = {Raster::along_n, 4, 2, 1, 0}}};
     test::expect_right(problem, {clusters});
     EXPECT_GT(empty_tiles(plan_fused(problem, {}, clusters).value()), 0);
@@ -108,8 +113,8 @@ TEST(Experts, WithoutRowsForSomeOrAll) {
   for (const Op op : any_split()) {
     const auto right = [&](std::vector<std::vector<std::int32_t>> dest) {
       const Problem problem = experts(op, 2, std::move(dest), {4, 2});
-      test::expect_right(problem, planned(problem, {SequentialParams{}, ChunkedParams{.chunks = 2},
-                                                    SignalParams{}, FusedParams{}}));
+      test::expect_right(problem,
+                         {SequentialParams{}, ChunkedParams{.chunks = 2}, SignalParams{}, FusedParams{}});
     };
     right({{3, 3, 3, 3}, {3, 3}});  // all to one, and the same expert twice for a token
     right({{}, {0, 2}});
@@ -216,8 +221,9 @@ TEST(Experts, SlicedOnesSendATokenOnceAndItsSumOnce) {
     if (problem.n == problem.k || problem.experts.topk == problem.n || problem.experts.topk == problem.k)
       continue;  // matrices are told apart by their columns
     const Mover movers[] = {Mover::copy_engine, Mover::store, Mover::automatic};
-    const Plan plan = i % 4 < 3 ? plan_fused(problem, {}, {.mover = movers[i % 4]}).value()
-                                : plan_chunked(problem, {}, {.chunks = i % 8}).value();
+    const Plan plan = i % 5 < 3    ? plan_fused(problem, {}, {.mover = movers[i % 5]}).value()
+                      : i % 5 == 3 ? plan_chunked(problem, {}, {.chunks = i % 8}).value()
+                                   : plan_signal(problem, {}, {.group_waves = {1 + i % 3, 1, 2}}).value();
     const auto tokens = [&](int rank) { return problem.routing->rows(rank) / problem.experts.topk; };
     std::int64_t all = 0;
     for (int rank = 0; rank < problem.world; ++rank) all += tokens(rank);
@@ -239,9 +245,40 @@ TEST(Experts, SlicedOnesNeedNoMoreTilesWhenTokensArriveInTurn) {
     machine.tile_rows = static_cast<std::int32_t>(dice.size(8, 64));
     const Plan whole = plan_sequential(problem, machine, {}).value();
     for (const Plan& plan : {plan_fused(problem, machine, {}).value(),
-                             plan_chunked(problem, machine, {.chunks = 1 + i % 7}).value()})
+                             plan_chunked(problem, machine, {.chunks = 1 + i % 7}).value(),
+                             plan_signal(problem, machine, {.group_waves = {1, 1 + i % 4, 2}}).value()})
       for (int rank = 0; rank < problem.world; ++rank)
         EXPECT_EQ(tiles_of(plan, rank), tiles_of(whole, rank)) << name(plan.mechanism);
+  }
+}
+
+/// The bytes of all outputs.
+std::vector<std::vector<char>> results_of(const Problem& problem, const Params& params) {
+  const auto world = make_world(problem.world, {.backend = "host", .workers_per_rank = 2});
+  const auto inputs = random_inputs(problem, 7);
+  Operator op(*world, problem, {.params = params});
+  Workspace memory(*world, *inputs);
+  memory.bind(op);
+  op.run();
+  std::vector<std::vector<char>> results;
+  for (const Output& output : memory.outputs()) {
+    const Shape shape = shape_of(problem, output.role, output.rank);
+    const auto* const at = static_cast<const char*>(output.memory);
+    results.emplace_back(at,
+                         at + shape.rows * shape.cols * static_cast<std::int64_t>(size_bytes(problem.dtype)));
+  }
+  return results;
+}
+
+TEST(Experts, SlicedOnesHaveTheSameBitsBySignalAndInChunks) {
+  Dice dice(14);
+  for (int i = 0; i < 40; ++i) {
+    Problem problem = random_experts(dice, {.world = 6, .m = 60}, ExpertSplit::by_slice);
+    problem.dtype = DType::bf16;
+    const auto expected = results_of(problem, ChunkedParams{});
+    for (const std::int32_t helpers : {1, FusedParams::no_helpers})
+      EXPECT_EQ(results_of(problem, SignalParams{.group_waves = {2, 1, 1, 3}, .helpers = helpers}), expected)
+          << describe(problem);
   }
 }
 
@@ -273,6 +310,34 @@ TEST(Experts, SlicedOnesHaveNoMoreChunksThanAnExpertHasTiles) {
   EXPECT_EQ(chosen(1024), 4);
   EXPECT_EQ(products_of(plan(1024, 0), 3), 4);
   EXPECT_EQ(products_of(plan(1024, 100), 3), 8);
+}
+
+TEST(Experts, SlicedOnesHaveGroupsThatAreWorthTheirLatency) {
+  const auto groups = [](int world, double latency_us, std::int32_t helpers) {
+    std::vector<std::vector<std::int32_t>> dest(static_cast<std::size_t>(world),
+                                                std::vector<std::int32_t>(2000, 1));
+    const Problem problem = experts(Op::moe_tp, world, std::move(dest), {4, 2});
+    Machine machine;
+    machine.workers = 64;
+    machine.link = {1, latency_us};  // a rank's tokens take 160 us
+    const Plan plan = plan_signal(problem, machine, {.helpers = helpers}).value();
+    return std::get<SignalParams>(params_of(plan)).group_waves;
+  };
+  using Shares = std::vector<std::int64_t>;
+  EXPECT_EQ(groups(2, 1, 0), (Shares{8, 1, 1, 1, 1, 1, 1, 1, 1}));
+  EXPECT_EQ(groups(2, 4, 2), (Shares{3, 1, 1, 1}));
+  EXPECT_EQ(groups(3, 20, 0), (Shares{1, 1, 1}));
+  EXPECT_EQ(groups(3, 1, FusedParams::no_helpers), (Shares{1, 2}));
+  EXPECT_EQ(groups(1, 1, 0), (Shares{1}));
+}
+
+TEST(Experts, SlicedOnesHaveNoMoreGroupsThanQueues) {
+  const Problem problem = experts(Op::moe_tp, 2, {{0, 1}, {1, 2}}, {4, 1});
+  const auto plan = [&](std::size_t groups) {
+    return plan_signal(problem, {}, {.group_waves = std::vector<std::int64_t>(groups, 1)});
+  };
+  EXPECT_TRUE(plan(512));
+  EXPECT_THAT(plan(513).reason(), HasSubstr("513 groups of tensor-parallel experts are more than 512"));
 }
 
 TEST(Experts, RefuseWhatTheyDoNotHave) {

@@ -82,7 +82,7 @@ std::optional<std::string> excuse_of_low_latency(const Problem& p, const Machine
 std::optional<std::string> excuse(const Problem& p, const Machine& machine, const Params& params) {
   const Mechanism mechanism = mechanism_of(params);
   if (p.traits().grouped && mechanism != Mechanism::sequential && mechanism != Mechanism::chunked &&
-      (mechanism != Mechanism::signal || p.traits().slices_experts()) && mechanism != Mechanism::fused)
+      mechanism != Mechanism::signal && mechanism != Mechanism::fused)
     return "experts";
   // Collectives gather rows; those of an A that is stored by columns are not contiguous.
   if (p.traits().gathers() && p.transpose_a) return "transpose_a";
@@ -107,6 +107,8 @@ std::optional<std::string> excuse(const Problem& p, const Machine& machine, cons
       ring != nullptr && ring->engines > 0 && !(ring->unregistered && p.op == Op::gemm_allreduce);
   const std::int32_t taken = engines ? std::min(machine.collective_workers, 1) : machine.collective_workers;
   if (p.op != Op::gemm && machine.workers <= taken) return "workers";
+  const auto* signal = std::get_if<SignalParams>(&params);
+  if (signal != nullptr && signal->helpers >= machine.workers - taken) return "workers";
   // There is nothing to overlap.
   if ((p.op == Op::gemm || p.traits().is_collective()) && mechanism != Mechanism::sequential)
     return "nothing to overlap";
@@ -176,7 +178,7 @@ std::int64_t expected_on_ring(const Problem& p, int rank) {
   return summed + others * p.out_cols() * (p.norm.residual ? 2 : 1);
 }
 
-/// Chunks of tensor-parallel experts are messages to other ranks, in which nothing is padded.
+/// Chunks and groups of tensor-parallel experts are messages to other ranks, in which nothing is padded.
 std::int64_t expected_of_slices(const Problem& p, int rank) {
   const auto tokens = [&](int r) { return p.routing->rows(r) / p.choices(); };
   const std::int64_t cols =
@@ -194,7 +196,8 @@ std::int64_t expected_elements(const Problem& p, const Plan& plan, int rank) {
       plan.mechanism == Mechanism::low_latency)
     return 0;  // no library takes part
   if (plan.mechanism == Mechanism::ring) return expected_on_ring(p, rank);
-  if (plan.mechanism == Mechanism::chunked && p.traits().slices_experts()) return expected_of_slices(p, rank);
+  if (plan.mechanism != Mechanism::sequential && p.traits().slices_experts())
+    return expected_of_slices(p, rank);
   const std::int64_t cols = p.traits().reduces() ? p.n : p.out_cols();
   std::int64_t wire_cols = cols;
   if (plan.mechanism == Mechanism::signal && !p.traits().grouped) {  // tiles are stacked

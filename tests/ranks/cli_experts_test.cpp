@@ -25,7 +25,7 @@ TEST_F(Cli, RunsExperts) {
   for (const std::string& op : tensor_parallel)
     for (const std::string flags :
          {"", "--routing skewed --transpose-b", "--routing all-to-one --dtype bf16", "--routing empty-rank"})
-      for (const json& row : rows("--mechanism sequential,chunked,fused " + world + op + flags))
+      for (const json& row : rows("--mechanism sequential,chunked,signal,fused " + world + op + flags))
         EXPECT_EQ(row.at("verified"), true) << flags << " " << row;
 }
 
@@ -33,6 +33,11 @@ TEST_F(Cli, RunsTensorParallelExpertsByAllParams) {
   for (const std::string& op : tensor_parallel)
     for (const std::string params : {"--helpers 1", "--helpers none", "--mover store --helpers 1"})
       EXPECT_EQ(rows("--mechanism fused --workers 2 " + params + " " + world + op)[0].at("verified"), true)
+          << params;
+  for (const std::string& op : tensor_parallel)
+    for (const std::string params :
+         {"--helpers 1 --groups 2,1,1,1", "--helpers none --groups equal", "--tile 8x8 --helpers 1"})
+      EXPECT_EQ(rows("--mechanism signal --workers 2 " + params + " " + world + op)[0].at("verified"), true)
           << params;
   EXPECT_EQ(
       rows("--mechanism fused --stage-fp32 --dtype bf16 " + world + tensor_parallel[2])[0].at("verified"),
@@ -44,7 +49,7 @@ TEST_F(Cli, ReadsARoutingOfRanksWithDifferentTokens) {
   const std::string routed =
       "--n 24 --k 16 --topk 2 " + world + "--experts 5 --routing " + path("routing.json");
   for (const std::string op : {"moe-tp --inner 8", "allgather+grouped-gemm", "grouped-gemm+reducescatter"})
-    for (const json& row : rows("--mechanism sequential,chunked,fused --op " + op + " " + routed)) {
+    for (const json& row : rows("--mechanism sequential,chunked,signal,fused --op " + op + " " + routed)) {
       EXPECT_EQ(row.at("verified"), true) << row;
       EXPECT_EQ(row.at("m"), 3);
     }
@@ -53,16 +58,24 @@ TEST_F(Cli, ReadsARoutingOfRanksWithDifferentTokens) {
 
 TEST_F(Cli, PlansAndProvesTensorParallelExperts) {
   for (const std::string& op : tensor_parallel) {
-    EXPECT_EQ(run("verify --mechanism sequential,chunked,fused " + world + op).code, 0);
-    EXPECT_EQ(run("plan --mechanism fused --format json --out " + path("plan.json") + " " + world + op).code,
-              0);
-    EXPECT_EQ(run("verify " + path("plan.json")).code, 0);
-    EXPECT_EQ(run("run " + path("plan.json")).code, 0);
+    EXPECT_EQ(run("verify --mechanism sequential,chunked,signal,fused " + world + op).code, 0);
+    for (const std::string mechanism : {"signal ", "fused "}) {
+      EXPECT_EQ(
+          run("plan --format json --out " + path("plan.json") + " " + world + "--mechanism " + mechanism + op)
+              .code,
+          0);
+      EXPECT_EQ(run("verify " + path("plan.json")).code, 0);
+      EXPECT_EQ(run("run " + path("plan.json")).code, 0);
+    }
     EXPECT_THAT(run("plan --machine h200x8 --mechanism sequential,fused --dtype bf16 " + world + op).out,
                 HasSubstr("fused"));
-    EXPECT_THAT(run("plan --mechanism signal " + world + op).err,
-                HasSubstr("signal does not plan tensor-parallel experts: use sequential, chunked or fused"));
+    EXPECT_THAT(run("plan --mechanism signal --workers 3 --helpers 3 " + world + op).err,
+                HasSubstr("3 of 3 workers beside the GEMM leave none for it"));
   }
+  EXPECT_THAT(
+      run("plan --mechanism signal --helpers 1 " + world + expert_parallel[2]).err,
+      HasSubstr("helpers of signal sort and sum tokens of tensor-parallel experts, which moe does not "
+                "have: leave them out"));
   EXPECT_THAT(run("plan --mechanism ring " + world + expert_parallel[2]).err,
               HasSubstr("ring does not plan grouped products: use sequential, chunked, signal or fused"));
 }
@@ -103,8 +116,9 @@ TEST_F(Cli, RefusesExpertsThatDoNotFit) {
 
 TEST_F(Cli, RunsTensorParallelExpertsUnderMpirun) {
   for (const std::string& op : tensor_parallel) {
-    const Outcome outcome =
-        mpirun(3, "run --format json --repeat 1 --mechanism sequential,chunked --chunks 3 " + op);
+    const Outcome outcome = mpirun(
+        3, "run --format json --repeat 1 --mechanism sequential,chunked,signal --chunks 3 --groups 2,1,1,1 " +
+               op);
     ASSERT_EQ(outcome.code, 0) << outcome.err;
     for (const json& row : json::parse(outcome.out)) {
       EXPECT_EQ(row.at("backend"), "mpi");

@@ -193,7 +193,7 @@ std::vector<std::int64_t> random_partition(Source& draw, std::int64_t total, std
 }
 
 /// Params of all mechanisms, in the order of Mechanism. Groups of waves are left open: they depend on the
-/// plan.
+/// plan. Those of tensor-parallel experts are shares, which do not.
 template <class Source>
 std::array<Params, std::variant_size_v<Params>> random_params(Source& draw, const Problem& problem) {
   TileParams tile;
@@ -237,7 +237,13 @@ std::array<Params, std::variant_size_v<Params>> random_params(Source& draw, cons
   LowLatencyParams low_latency;
   const bool everywhere = problem.traits().reduces() && !problem.traits().scatters();
   if (everywhere) low_latency.hops = chunked.chunks % 3;
-  return {SequentialParams{}, chunked, SignalParams{.tile = tile}, ring, fused, engines, low_latency};
+  SignalParams signal{.tile = tile};
+  if (problem.traits().slices_experts()) {
+    if (chance(draw, 50))
+      signal.group_waves = random_partition(draw, static_cast<std::int64_t>(draw.size(1, 12)));
+    signal.helpers = chance(draw, 20) ? FusedParams::no_helpers : fused.helpers;
+  }
+  return {SequentialParams{}, chunked, signal, ring, fused, engines, low_latency};
 }
 /// Params of one mechanism, from the same draws for each.
 template <class Source>

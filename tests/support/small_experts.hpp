@@ -39,6 +39,15 @@ inline Plan in_chunks(Op op) {
   return plan_chunked(experts(op), machine, {.chunks = 3}).value();
 }
 
+/// The same by `signal`: with helpers, in groups that have tokens of one rank or of two, and without.
+inline std::vector<Plan> by_signal(Op op) {
+  Machine machine;
+  machine.tile_rows = 1;
+  machine.workers = 8, machine.collective_workers = 1;
+  return {plan_signal(experts(op), machine, {.group_waves = {3, 2, 1, 3}, .helpers = 2}).value(),
+          plan_signal(experts(op), machine, {.helpers = FusedParams::no_helpers}).value()};
+}
+
 inline Machine with_helpers() {
   Machine machine;
   machine.workers = 64;

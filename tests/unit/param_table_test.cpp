@@ -131,9 +131,10 @@ TEST(ParamTable, KeepsEveryFieldOfChunked) {
 
 TEST(ParamTable, KeepsEveryFieldOfSignal) {
   SignalParams all;
-  auto& [tile, comm_workers, group_waves, equal_groups, symmetric] = all;
-  tile = every_tile_field(), comm_workers = 3, group_waves = {1, 2, 4}, symmetric = true;
+  auto& [tile, comm_workers, group_waves, equal_groups, helpers, symmetric] = all;
+  tile = every_tile_field(), comm_workers = 3, group_waves = {1, 2, 4}, helpers = 3, symmetric = true;
   expect_kept(all);
+  helpers = FusedParams::no_helpers;
   group_waves.clear(), equal_groups = true;  // one flag for both
   expect_kept(all);
 }

@@ -115,9 +115,10 @@ struct ChunkedParams {
 struct SignalParams {
   TileParams tile{};
   std::int32_t comm_workers = 0;            ///< as in SequentialParams
-  std::vector<std::int64_t> group_waves{};  ///< waves in each group; empty: searched if the machine has
-                                            ///< figures (api/registry.hpp), else equal groups
+  std::vector<std::int64_t> group_waves{};  ///< waves in each group; experts: shares; empty: searched if the
+                                            ///< machine has figures (api/registry.hpp), else equal groups
   bool equal_groups = false;                ///< no search; the planner makes equal groups
+  std::int32_t helpers = 0;                 ///< tensor-parallel experts: as in FusedParams
   bool symmetric = false;
   static const planner::ParamTable<SignalParams>& table();
   bool operator==(const SignalParams&) const = default;

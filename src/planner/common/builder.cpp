@@ -292,13 +292,11 @@ std::optional<Reason> infeasible(const Problem& problem, const Machine& machine,
             "a transposed A has a column a row of the output: ranks with different numbers of rows need "
             "transpose_a off"};
   const Mechanism mechanism = mechanism_of(params);
-  const bool sliced = problem.traits().slices_experts();
   const bool grouped = mechanism == Mechanism::sequential || mechanism == Mechanism::chunked ||
-                       (mechanism == Mechanism::signal && !sliced) || mechanism == Mechanism::fused;
+                       mechanism == Mechanism::signal || mechanism == Mechanism::fused;
   if (problem.traits().grouped && !grouped)
-    return Reason{fmt::format("{} does not plan {}: use sequential, chunked{} or fused", name(mechanism),
-                              sliced ? "tensor-parallel experts" : "grouped products",
-                              sliced ? "" : ", signal")};
+    return Reason{fmt::format("{} does not plan grouped products: use sequential, chunked, signal or fused",
+                              name(mechanism))};
   if (auto reason = no_worker_left(machine, problem.op == Op::gemm ? 0 : machine.collective_workers))
     return reason;
   const bool configures = std::visit(

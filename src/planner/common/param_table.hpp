@@ -137,6 +137,32 @@ ParamRow<P> unregistered_row() {
                 mechanism_heading);
 }
 
+/// Numbers of helpers that are worth a try.
+template <class P>
+std::vector<std::int32_t> helpers_to_try(const Tuning<P>& tuning) {
+  if (tuning.machine.workers <= 1) return {};
+  const std::int32_t few = std::max(tuning.machine.workers / 32, 1);
+  return {FusedParams::no_helpers, few, 2 * few, 4 * few};
+}
+
+template <class P>
+ParamRow<P> helpers_row(std::function<std::vector<std::int32_t>(const Tuning<P>&)> values) {
+  ParamRow<P> helpers = shared(
+      row<&P::helpers>("helpers", "N", "Workers that sum, sort or push beside the GEMM, or none", values),
+      mechanism_heading);
+  helpers.text = [](const P& params) -> std::optional<std::string> {
+    if (params.helpers == 0) return std::nullopt;
+    return params.helpers == FusedParams::no_helpers ? "none" : text(params.helpers);
+  };
+  helpers.parse = [](P& params, const std::string& value) {
+    if (value == "none")
+      params.helpers = FusedParams::no_helpers;
+    else
+      parse(params.helpers, value);
+  };
+  return helpers;
+}
+
 template <class P>
 ParamRow<P> symmetric_row() {
   return row<&P::symmetric>("symmetric", "", "");

@@ -20,12 +20,6 @@ bool moves_inputs(const Tuning<P>& tuning) {
   return gathers(tuning) || (dispatches_tokens(tuning.problem) && !tuning.problem.has_slots());
 }
 
-std::vector<std::int32_t> helpers_to_try(const Tuning<P>& tuning) {
-  if (tuning.machine.workers <= 1) return {};
-  const std::int32_t few = std::max(tuning.machine.workers / 32, 1);
-  return {P::no_helpers, few, 2 * few, 4 * few};
-}
-
 std::vector<std::int64_t> comm_rows_to_try(const Tuning<P>& tuning) {
   if (!moves_inputs(tuning)) return {};
   const std::int64_t rows = most_moved_rows(tuning.problem);
@@ -59,22 +53,6 @@ ParamTable<P> tiles_without_rotation() {
   return rows;
 }
 
-ParamRow<P> helpers_row() {
-  ParamRow<P> helpers = row<&P::helpers>(
-      "helpers", "N", "Workers that sum, sort or push beside the GEMM, or none", helpers_to_try);
-  helpers.text = [](const P& params) -> std::optional<std::string> {
-    if (params.helpers == 0) return std::nullopt;
-    return params.helpers == P::no_helpers ? "none" : text(params.helpers);
-  };
-  helpers.parse = [](P& params, const std::string& value) {
-    if (value == "none")
-      params.helpers = P::no_helpers;
-    else
-      parse(params.helpers, value);
-  };
-  return helpers;
-}
-
 }  // namespace
 
 }  // namespace planner
@@ -84,7 +62,7 @@ const planner::ParamTable<FusedParams>& FusedParams::table() {
   static const ParamTable<P> table = joined(
       tiles_without_rotation(),
       {
-          helpers_row(),
+          helpers_row<P>(helpers_to_try<P>),
           row<&P::sums>("sums", "WHERE",
                         "Where owners add the ranks' parts: epilogue (the default, if it can) or pass",
                         sums_to_try),

@@ -1,8 +1,27 @@
 // The params of `signal`.
+#include "experts.hpp"
 #include "planner/common/param_table.hpp"
 
 namespace shingle {
 namespace planner {
+
+/// Tensor-parallel experts: all other ranks' tokens together, or each rank's in some groups.
+static std::vector<SignalParams> sliced_groups_to_try(const Tuning<SignalParams>& tuning) {
+  std::vector<SignalParams> all;
+  const int world = tuning.problem.world;
+  if (!tuning.problem.traits().slices_experts() || world == 1) return all;
+  const auto with = [&](std::vector<std::int64_t> shares) {
+    all.push_back(tuning.at);
+    all.back().group_waves = std::move(shares);
+  };
+  with({1, world - 1});
+  for (const std::int64_t cut : {1, 2, 4, 8}) with(groups_by_rank(world, cut));
+  return all;
+}
+
+static std::vector<std::int32_t> sliced_helpers_to_try(const Tuning<SignalParams>& tuning) {
+  return tuning.problem.traits().slices_experts() ? helpers_to_try(tuning) : std::vector<std::int32_t>{};
+}
 
 /// The groups of waves. The tuner searches them with its own model of waves (tune/searched.hpp).
 static ParamRow<SignalParams> groups_row() {
@@ -21,7 +40,7 @@ static ParamRow<SignalParams> groups_row() {
         params.equal_groups = value == "equal";
         if (!params.equal_groups) parse(params.group_waves, value);
       },
-      {}};
+      sliced_groups_to_try};
 }
 
 }  // namespace planner
@@ -36,7 +55,8 @@ const planner::ParamTable<SignalParams>& SignalParams::table() {
       for (P& params : all) params.group_waves.clear();  // another tile has other waves
       return all;
     };
-    return joined(std::move(tiles), {comm_workers_row<P>(), groups_row(), symmetric_row<P>()});
+    return joined(std::move(tiles), {comm_workers_row<P>(), groups_row(),
+                                     helpers_row<P>(sliced_helpers_to_try), symmetric_row<P>()});
   }();
   return table;
 }
