@@ -242,13 +242,13 @@ def main():
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
     parser.add_argument("--tokens", nargs="+", type=int, default=[512, 4096, 16384])
     parser.add_argument("--sliced", action="store_true", help="a rank has a slice of every expert")
-    parser.add_argument("--mechanisms", nargs="+", help="default: sequential, fused, and signal unless --sliced")
+    parser.add_argument("--mechanisms", nargs="+", help="default: sequential, signal and fused")
     parser.add_argument("--repeat", type=int, default=7)
     parser.add_argument("--idle-ms", type=float, default=20)
     parser.add_argument("--json", help="file for the record")
     args = parser.parse_args()
     args.cpu = False
-    args.mechanisms = args.mechanisms or ["sequential", *([] if args.sliced else ["signal"]), "fused"]
+    args.mechanisms = args.mechanisms or ["sequential", "signal", "fused"]
     rank, world, name = join()
     torch.manual_seed(rank + 1)
     fused_moe, lack = (None, None) if args.sliced else vllm_experts.find(world)

@@ -124,7 +124,7 @@ def ranks_case(rank, ranks, tensor_parallel):
     mine = count if tensor_parallel else count // ranks
     sizes = (tokens, K), (mine, 8, K), (mine, N, 4), (tokens, N)
     drawn = generator.get_state()
-    for choice in ("sequential", "chunked", "fused"):
+    for choice in ("sequential", "chunked", "signal", "fused"):
         dist.barrier()
         table.forced = choice
         generator.set_state(drawn)  # the same matrices for every choice

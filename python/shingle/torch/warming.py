@@ -59,7 +59,7 @@ CANDIDATES = {
     "allgather+attention": ["ring engines=1", "ring engines=2 slices=2", "ring mover=store", "ring"],
     "attention-backward": ["ring engines=1", "ring mover=store", "ring"],
     **dict.fromkeys(Layout.OPS.values(), ["sequential", "chunked", "signal", "fused"]),
-    **dict.fromkeys(Slices.OPS.values(), ["sequential", "chunked", "fused mover=copy-engine",
+    **dict.fromkeys(Slices.OPS.values(), ["sequential", "chunked", "signal", "fused mover=copy-engine",
                                           "fused mover=store helpers=none"]),
 }  # fmt: skip
 CALLS = 5  # of a sample, one behind the other
