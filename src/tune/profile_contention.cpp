@@ -75,12 +75,13 @@ std::optional<ContentionSample> Profiler::beside(const Plan& product, double alo
     else
       break;
   }
+  const bool waits =  // seen of passes on GPUs
+      found.collective_us > alone_us && found.product_us - alone_us > whole * found.collective_us;
   const char* const missing = found.product_us == 0      ? "no product was beside them"
                               : found.collective_us == 0 ? "none was beside products"
                               : found.alone_us == 0      ? "none was alone"
-                              : found.product_us - alone_us > whole * found.collective_us
-                                  ? "it waits until one has ended"  // seen of passes on GPUs
-                                  : nullptr;
+                              : waits                    ? "it waited until one had ended"
+                                                         : nullptr;
   if (missing != nullptr) {
     if (options_.progress)
       options_.progress(fmt::format("          {} of {} on {} workers: {}", name(what.kind),

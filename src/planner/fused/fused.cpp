@@ -194,11 +194,12 @@ bool parts_land_in_time(const Problem& p, const Machine& machine) {
 }
 
 /// True if sums in the epilogue are faster than in a pass. Own tiles then come last, so other tiles must have
-/// arrived before: not if all tiles are computed at once. And links must not stand still meanwhile, if they
-/// are the bottleneck: sums that stay on their rank do not use them.
-bool own_tiles_can_wait(const Problem& p, const Machine& machine, const Product& product, bool bound) {
+/// arrived before: not if all tiles are computed at once. Links stand still meanwhile, as sums that stay on
+/// their rank do not use them: so the other tiles must take longer to compute than on the way.
+bool own_tiles_can_wait(const Problem& p, const Machine& machine, const Product& product) {
   constexpr double few = 2;
-  return product.waves >= few && !(bound && p.op != Op::gemm_allreduce) && parts_land_in_time(p, machine);
+  const bool stay = p.op != Op::gemm_allreduce;
+  return product.waves >= few && !(stay && wire_bound(machine, product, 1)) && parts_land_in_time(p, machine);
 }
 
 /// Number of workers that copy arriving sums to the output beside the product: those that its last wave
@@ -237,7 +238,7 @@ FusedParams choose(const Problem& p, const Machine& machine, const FusedParams& 
     const auto where_to_sum = [&] {
       if (params.sums != SumsIn::automatic) return params.sums;
       return params.helpers == 0 && !asked && !why_not_in_epilogue(p, machine, chosen) &&
-                     own_tiles_can_wait(p, machine, product, bound_by_links())
+                     own_tiles_can_wait(p, machine, product)
                  ? SumsIn::epilogue
                  : SumsIn::pass;
     };
