@@ -150,6 +150,16 @@ TEST(FusedSumsPlan, PartsOfManyRanksAreSummedInAPass) {
   EXPECT_EQ(sums(4), SumsIn::epilogue) << "the machine does not say what they take";
 }
 
+TEST(FusedSumsPlan, OwnTilesOfAScatterWaitIfTheOthersAreNotLongerOnTheWay) {
+  const Machine machine = machine_from_spec("h200x8");
+  const auto sums = [&](Op op, std::int64_t k) {
+    return chosen(*plan_fused(large(op, 2, 4096, k), machine, {})).sums;
+  };
+  EXPECT_EQ(sums(Op::gemm_reducescatter, 3584), SumsIn::epilogue);
+  EXPECT_EQ(sums(Op::gemm_reducescatter, 1792), SumsIn::pass) << "the whole product takes longer, half does not";
+  EXPECT_EQ(sums(Op::gemm_allreduce, 1792), SumsIn::epilogue) << "own sums use the links";
+}
+
 TEST(FusedSumsPlan, AsManySumForAllAsKeepUpWithTheProduct) {
   const Machine machine = machine_from_spec("h200x8");
   const auto helpers = [&](Op op, std::int64_t m, std::int64_t k) {

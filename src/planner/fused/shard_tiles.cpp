@@ -11,14 +11,14 @@ std::int64_t largest_divisor(std::int64_t of, std::int64_t most) {
   return divisor;
 }
 
-/// Height of bands that divide `count` rows of tiles, or of clusters of them: at most `wanted`, but not much
-/// less. If there is no such divisor it is a larger one, else one that adds the fewest rows.
+/// Height of bands of `count` rows of tiles, or of clusters of them: a divisor of it, at most `wanted` but not
+/// much less. If there is none, the height from there to four times as much that adds the fewest rows.
 std::int64_t height_of(std::int64_t count, std::int64_t wanted) {
   const std::int64_t low = largest_divisor(count, wanted);
   if (2 * low >= smaller(wanted, count)) return low;
   std::int64_t best = wanted;
   const auto padded = [&](std::int64_t height) { return ceil_div(count, height) * height; };
-  for (std::int64_t height = ceil_div(wanted, 2); height <= 4 * wanted; ++height)
+  for (std::int64_t height = wanted + 1; height <= 4 * wanted; ++height)
     if (padded(height) < padded(best)) best = height;
   return best;
 }
