@@ -8,14 +8,15 @@
 namespace shingle {
 namespace {
 
-/// True if a pass does not compute, pick rows, notify or share a work queue.
+/// True if a pass does not compute, pick rows, leave out tokens, notify or share a work queue.
 bool only_moves(const Plan& plan, const Elementwise& step) {
   const auto dtype = [&](const Placement& at) {
     return plan.buffers[static_cast<std::size_t>(at.slice.buffer)].dtype;
   };
   return step.from.size() == 1 && step.gates.size() <= 1 && step.epilogue == Epilogue{} &&
          step.norm == Norm{} && step.factors == Slice{} && step.notify.empty() && step.queue < 0 &&
-         dtype(step.from.front()) == dtype(step.to) && !is_indexed(step.from.front());
+         dtype(step.from.front()) == dtype(step.to) && !is_indexed(step.from.front()) &&
+         matrix_of_tokens(plan, step) == nullptr;
 }
 
 /// True if a pass of a delivery stores to flagged buffers.

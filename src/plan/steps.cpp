@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "shingle/plan/shapes.hpp"
+
 namespace shingle {
 
 const std::vector<TileGate>* gates_of(const Step& step) {
@@ -29,6 +31,17 @@ const TileGrid* grid_of(const Step& step) {
   if (const auto* merge = std::get_if<Merge>(&step)) return &merge->grid;
   if (const auto* back = std::get_if<AttendBackward>(&step)) return &back->grid;
   return nullptr;
+}
+
+const Slice* matrix_of_tokens(const Plan& plan, const Elementwise& pass) {
+  if (plan.workload() != nullptr || !plan.problem().has_slots()) return nullptr;
+  const auto counted = [&](const Placement& at) {
+    return !is_indexed(at) &&
+           counts_tokens(plan.problem(), plan.buffers[static_cast<std::size_t>(at.slice.buffer)].role);
+  };
+  if (counted(pass.to)) return &pass.to.slice;
+  const auto found = std::ranges::find_if(pass.from, counted);
+  return found == pass.from.end() ? nullptr : &found->slice;
 }
 
 std::int32_t queue_of(const Step& step) {

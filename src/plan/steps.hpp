@@ -12,6 +12,9 @@ namespace shingle {
 const std::vector<TileGate>* gates_of(const Step& step);
 const std::vector<TileNotify>* notifies_of(const Step& step);
 const TileGrid* grid_of(const Step& step);
+/// The user's matrix with a row for each token (counts_tokens()) that a pass loads or stores without an
+/// index; null: none. In a call it may have fewer rows than the pass, which then leaves the others alone.
+const Slice* matrix_of_tokens(const Plan& plan, const Elementwise& pass);
 /// Work queue that the step shares with steps of other lanes; -1: none.
 std::int32_t queue_of(const Step& step);
 

@@ -9,6 +9,7 @@
 #include "cuda/raii/check.hpp"
 #include "elements.hpp"
 #include "grid/tiles.hpp"
+#include "plan/steps.hpp"
 #include "shingle/base/error.hpp"
 
 namespace shingle::cuda {
@@ -38,9 +39,12 @@ class Pass final : public Command {
       check(prepare_elementwise(args_, part.launch), "prepare a pass");
     }
   }
+  /// In a call, rows beyond its tokens are left alone. Their tiles still notify.
+  void limit_to_tokens() { limited_ = true; }
   void enqueue(cudaStream_t stream, const Shifts& shifts) override {
     ElementwiseArgs args = args_;
     args.shifts = shifts;
+    if (limited_ && shifts.tokens >= 0) args.rows = std::min<std::int64_t>(args.rows, shifts.tokens);
     for (Route* const route : {&args.to, &args.residual, &args.sum}) route->shift = shifts.of[route->matrix];
     args.bias = vectors_.bias.in(shifts);
     args.norm_weight = vectors_.norm_weight.in(shifts);
@@ -59,6 +63,7 @@ class Pass final : public Command {
   ElementwiseArgs args_;
   std::vector<Part> parts_;
   Vectors vectors_;
+  bool limited_ = false;
 };
 
 /// Splits a pass into parts that each wait on the stream, if lowering found groups of items that come in
@@ -167,6 +172,7 @@ bool in_pairs(const Context& context, const Elementwise& step, std::int32_t ctas
 }
 
 /// Throws Unsupported unless adjacent columns of one index pick the rows of all sources, or there is none.
+/// Sources have one type: that of the output, which may also be f32.
 void require_index(const Plan& plan, const Elementwise& step) {
   if (std::ranges::none_of(step.from, is_indexed)) return;
   const auto type = [&](const Placement& at) {
@@ -175,7 +181,9 @@ void require_index(const Plan& plan, const Elementwise& step) {
   std::optional<Slice> next;
   for (const Placement& from : step.from) {
     const auto* const picked = std::get_if<placement::Indexed>(&from.form);
-    if (picked == nullptr || (next && picked->index != *next) || type(from) != type(step.to))
+    const bool typed =
+        type(from) == type(step.from.front()) && (type(from) == type(step.to) || type(step.to) == DType::f32);
+    if (picked == nullptr || (next && picked->index != *next) || !typed)
       throw Unsupported(
           "CUDA: a pass picks the rows of all its sources by adjacent columns of one index, in one type");
     next = picked->index;
@@ -269,7 +277,9 @@ std::unique_ptr<Command> make_command(const Context& context, const Elementwise&
   args.ctas = most_ctas(step, waits);
   args.pairs = in_pairs(context, step, args.ctas);
   args.early = context.launch.may_start_early;
-  return std::make_unique<Pass>(args, parts_of(context, step), vectors);
+  auto pass = std::make_unique<Pass>(args, parts_of(context, step), vectors);
+  if (matrix_of_tokens(context.plan, step) != nullptr) pass->limit_to_tokens();
+  return pass;
 }
 
 std::unique_ptr<Command> make_fetch(const Context& context, const Slice& from, const Slice& to) {

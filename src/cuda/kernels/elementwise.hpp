@@ -71,8 +71,8 @@ struct ElementwiseArgs {
   bool pairs = false;
   std::int32_t room = 0;  ///< bytes of shared memory for chunks in flight of a sum; set by the launch
   /// Row r of source s is row index[r · index_row + s] of its route, which has no table; no_row: the source
-  /// has none, no_token: nothing is stored. Sources of the output's type only, tile by tile. Null: rows have
-  /// the order of the grid.
+  /// has none, no_token: nothing is stored. Tile by tile, not of mixed types. Null: rows have the order of
+  /// the grid.
   const std::int32_t* index = nullptr;
   std::int64_t index_row = 0;
 };

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "plan/steps.hpp"
 #include "shingle/plan/placement.hpp"
 #include "vector.hpp"
 
@@ -39,7 +40,8 @@ ElementwiseTask::ElementwiseTask(const Plan& plan, const Elementwise& step, cons
                                  std::uint32_t epoch)
     : plan_(plan),
       step_(step),
-      out_cols_(step.epilogue.activation == Activation::swiglu ? step.grid.cols / 2 : step.grid.cols) {
+      out_cols_(step.epilogue.activation == Activation::swiglu ? step.grid.cols / 2 : step.grid.cols),
+      tokens_(step.grid.rows) {
   for (const Placement& at : step.from) {
     Source& source = from_.emplace_back(Placed(plan, memory, at, epoch));
     if (const auto* picked = std::get_if<placement::Indexed>(&at.form))
@@ -53,6 +55,8 @@ ElementwiseTask::ElementwiseTask(const Plan& plan, const Elementwise& step, cons
     residual_ = Placed(plan, memory, step.residual, epoch);
     sum_ = Placed(plan, memory, step.sum, epoch);
   }
+  if (const Slice* const tokens = matrix_of_tokens(plan, step))
+    tokens_ = memory.rows(tokens->buffer, tokens->rank, epoch);
 }
 
 PlacedTile ElementwiseTask::tile_at(std::int64_t position) const {
@@ -72,16 +76,12 @@ void ElementwiseTask::run(Worker& worker, std::int64_t item) const {
 
 std::int64_t ElementwiseTask::crossing(int rank, std::int64_t item) const {
   const bool rows = row_wise(step_);
-  const bool picks = from_.size() == 1 && from_[0].index.data != nullptr;  // rows without a source stay here
   const auto bytes = [&](const Placement& at, DType type, std::int64_t position, std::int64_t cols) {
     std::int64_t elements = 0;
     for_each_piece(at, step_.grid, plan_.routing(), position, [&](const Piece& piece) {
       if (piece.rank == rank) return;
-      std::int64_t count = picks ? 0 : piece.rows;
       const std::int64_t first = step_.grid.rect(step_.grid.tile(position)).row + piece.tile_row;
-      for (std::int64_t row = first; picks && row < first + piece.rows; ++row)
-        count += number(from_[0].index, row) >= 0;
-      elements += count * cols;
+      for (std::int64_t row = first; row < first + piece.rows; ++row) elements += moves(row) ? cols : 0;
     });
     return elements * static_cast<std::int64_t>(size_bytes(type));
   };
@@ -109,16 +109,23 @@ void ElementwiseTask::pick(const Source& source, const TileRect& tile, std::byte
   }
 }
 
-/// False for a row of the grid that an index says the rank does not have.
+/// False for a row of the grid that the rank does not have: of a token that does not exist.
 bool ElementwiseTask::exists(std::int64_t row) const {
-  return std::ranges::none_of(from_, [&](const Source& source) {
-    return source.index.data != nullptr && number(source.index, row) < -1;
-  });
+  return row < tokens_ && std::ranges::none_of(from_, [&](const Source& source) {
+           return source.index.data != nullptr && number(source.index, row) < -1;
+         });
+}
+
+/// False for a row that stays where it is: it does not exist, or the only source does not have it.
+bool ElementwiseTask::moves(std::int64_t row) const {
+  const bool picks = from_.size() == 1 && from_[0].index.data != nullptr;
+  return row < tokens_ && (!picks || number(from_[0].index, row) >= 0);
 }
 
 void ElementwiseTask::run_tile(Worker& worker, std::int64_t position) const {
   const PlacedTile at = tile_at(position);
   const TileRect& tile = at.rect;
+  if (tile.row >= tokens_) return;
   const std::size_t sources = step_.from.size(), count = static_cast<std::size_t>(tile.rows);
   worker.rows.resize((sources + 1) * count);
   std::byte** to = worker.rows.data() + sources * count;

@@ -33,6 +33,7 @@ class ElementwiseTask {
   PlacedTile tile_at(std::int64_t position) const;
   void pick(const Source& source, const TileRect& tile, std::byte** rows) const;
   bool exists(std::int64_t row) const;
+  bool moves(std::int64_t row) const;
   void gather_row(const Worker& worker, std::size_t i, std::size_t count, float* x) const;
   void finish_row(float* x, const Rows& rows, std::int64_t row) const;
 
@@ -42,6 +43,7 @@ class ElementwiseTask {
   Placed to_, residual_, sum_;
   View factors_, bias_, weight_;
   std::int64_t out_cols_;
+  std::int64_t tokens_;  // rows beyond do not exist for the rank
 };
 
 }  // namespace shingle::host

@@ -48,6 +48,7 @@ void StepCheck::contiguous(const Field& field, const Slice& s) const {
   require(s.col == 0 && s.cols == buffer(s).cols, field,
           "columns {} to {} are not whole rows of '{}', which has {}", s.col, s.col + s.cols, buffer(s).name,
           buffer(s).cols);
+  of_all_tokens(field, s);
 }
 
 void StepCheck::copy(const Field& from_field, const Slice& from, const Field& to_field,
@@ -59,6 +60,8 @@ void StepCheck::copy(const Field& from_field, const Slice& from, const Field& to
   require(buffer(from).dtype == buffer(to).dtype, to_field, "{}, but {} is {}", name(buffer(to).dtype),
           from_field.text(), name(buffer(from).dtype));
   require(!overlap(from, to), to_field, "overlaps {}", from_field.text());
+  of_all_tokens(from_field, from);
+  of_all_tokens(to_field, to);
 }
 
 /// A row vector: required if `wanted`, and forbidden otherwise.

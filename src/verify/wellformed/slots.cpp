@@ -1,4 +1,5 @@
 // Well-formed: routing on the device, and the indices and counts that it makes.
+#include "shingle/plan/shapes.hpp"
 #include "step.hpp"
 
 namespace shingle::wellformed {
@@ -27,7 +28,7 @@ void StepCheck::operator()(const AssignSlots& r) const {
   numbers({"ids"}, r.ids, p.m, p.experts.topk);
   numbers({"row_of"}, r.row_of, p.routing->rows(rank_), 1);
   numbers({"slot_of"}, r.slot_of, p.m, p.experts.topk);
-  numbers({"counts"}, r.counts, p.world, p.weights());
+  numbers({"counts"}, r.counts, p.experts.count / p.weights(), p.weights());
   numbers({"dropped"}, r.dropped, 1, 2);
   for (const auto& [field, to] : {std::pair{"row_of", &r.row_of},
                                   {"slot_of", &r.slot_of},
@@ -47,11 +48,30 @@ void StepCheck::picks(const Elementwise& e, std::size_t source) const {
     require(from.slice.buffer != e.to.slice.buffer, field, "picks rows of '{}', to which the pass stores",
             buffer(from.slice).name);
   }
+  tokens_in_place(field, from);
   const bool numbers = !is_floating(buffer(from.slice).dtype);
   require(numbers == !is_floating(buffer(e.to.slice).dtype), field, "{}, but `to` is {}",
           name(buffer(from.slice).dtype), name(buffer(e.to.slice).dtype));
   require(!numbers || (e.from.size() == 1 && !e.epilogue.any() && !row_wise(e) && e.factors == Slice{}),
           field, "indices and counts are only moved");
+}
+
+/// In a call a rank may have fewer tokens than the plan, and a pass leaves out the rows of the others. So row
+/// v of the pass must be token v of the rank.
+void StepCheck::tokens_in_place(const Field& field, const Placement& at) const {
+  if (is_indexed(at) || plan_.workload() != nullptr || !counts_tokens(plan_.problem(), buffer(at.slice).role))
+    return;
+  const auto* const matrix = std::get_if<placement::Matrix>(&at.form);
+  require(at.slice.rank == rank_ && at.slice.row == 0 && matrix != nullptr && matrix->ranks.empty() &&
+              matrix->rows == RowMap::identity(at.slice.rows),
+          field, "'{}' may have fewer rows in a call: a pass takes them in their order, from the first on",
+          buffer(at.slice).name);
+}
+
+/// Other steps move all rows of a slice.
+void StepCheck::of_all_tokens(const Field& field, const Slice& s) const {
+  require(plan_.workload() != nullptr || !counts_tokens(plan_.problem(), buffer(s).role), field,
+          "a call may have fewer rows of '{}': only passes leave these out", buffer(s).name);
 }
 
 void StepCheck::placed(const Field& field, const Slice&, const placement::Indexed& p,

@@ -191,6 +191,7 @@ void StepCheck::operator()(const Elementwise& e) const {
   placement({"to"}, e.to, e.grid, wide);
   store({"to"}, e.to.slice);
   for (std::size_t i = 0; i < e.from.size(); ++i) picks(e, i);
+  tokens_in_place({"to"}, e.to);
   vector({"bias"}, e.bias, e.epilogue.bias, e.grid.cols);
   vector({"norm_weight"}, e.norm_weight, e.norm.enabled, out_cols);
   require(!e.norm.enabled || (e.norm.epsilon >= 0 && e.norm.epsilon < 1e30f), {"norm"},

@@ -57,7 +57,10 @@ class StepCheck {
     counter(n.counter);
     require(n.value >= 1 && n.value <= max_count, {"value"}, "{} is outside [1, {}]", n.value, max_count);
   }
-  void operator()(const Fill& f) const { store({"slice"}, f.slice); }
+  void operator()(const Fill& f) const {
+    store({"slice"}, f.slice);
+    of_all_tokens({"slice"}, f.slice);
+  }
   void operator()(const Copy& c) const { copy({"from"}, c.from, {"to"}, c.to); }
   void operator()(const Broadcast& b) const {
     copy({"from"}, b.from, {"to", 0}, b.to[0]);
@@ -99,6 +102,8 @@ class StepCheck {
   void rows_in_place(const Field& field, const Placement& at) const;
   void parts_of_sums(const Gemm& g, const RowMap& rows, std::size_t index) const;
   void picks(const Elementwise& e, std::size_t source) const;
+  void tokens_in_place(const Field& field, const Placement& at) const;
+  void of_all_tokens(const Field& field, const Slice& s) const;
   void numbers(const Field& field, const Slice& s, std::int64_t rows, std::int64_t cols) const;
   static TileGrid placed_rows(const Gemm& g);
   void row_map(const Field& field, const RowMap& map, std::int64_t virtual_rows, std::int64_t rows) const;

@@ -175,13 +175,15 @@ cudaError_t preload_elementwise() {
                {find_tiles_kernel(args), find_rows_kernel(args, false), find_rows_kernel(args, true)})
             if (const cudaError_t error = preload(kernel); error != cudaSuccess) return error;
         }
-  for (const Element type : {Element::f32, Element::bf16, Element::f16})
-    for (const int sources : {1, 2}) {
-      ElementwiseArgs args;
-      args.type = args.source_type = type;
-      args.source_count = sources;
-      if (const cudaError_t error = preload(find_picked_kernel(args)); error != cudaSuccess) return error;
-    }
+  for (const Element source : {Element::f32, Element::bf16, Element::f16})
+    for (const Element type : {source, Element::f32})
+      for (const int sources : {1, 2}) {
+        ElementwiseArgs args;
+        args.type = type;
+        args.source_type = source;
+        args.source_count = sources;
+        if (const cudaError_t error = preload(find_picked_kernel(args)); error != cudaSuccess) return error;
+      }
   for (const Element source : {Element::bf16, Element::f16})
     for (const Element type : {source, Element::f32})
       for (const bool mixed : {false, true}) {

@@ -6,17 +6,20 @@
 namespace shingle::cuda {
 
 const void* find_picked_kernel(const ElementwiseArgs& args) {
-  if (args.mixed || args.source_type != args.type) return nullptr;
+  if (args.mixed || (args.source_type != args.type && !widens(args))) return nullptr;
   if (copies(args))
     return size_of(args.type) == 2 ? reinterpret_cast<const void*>(tiles_kernel<PickedCopy<std::uint16_t>>)
                                    : reinterpret_cast<const void*>(tiles_kernel<PickedCopy<std::uint32_t>>);
-  switch (args.type) {
+  switch (args.source_type) {
     case Element::f32:
-      return reinterpret_cast<const void*>(tiles_kernel<PickedSum<float>>);
+      return reinterpret_cast<const void*>(tiles_kernel<PickedSum<float, float>>);
     case Element::bf16:
-      return reinterpret_cast<const void*>(tiles_kernel<PickedSum<__nv_bfloat16>>);
+      return widens(args)
+                 ? reinterpret_cast<const void*>(tiles_kernel<PickedSum<__nv_bfloat16, float>>)
+                 : reinterpret_cast<const void*>(tiles_kernel<PickedSum<__nv_bfloat16, __nv_bfloat16>>);
     case Element::f16:
-      return reinterpret_cast<const void*>(tiles_kernel<PickedSum<__half>>);
+      return widens(args) ? reinterpret_cast<const void*>(tiles_kernel<PickedSum<__half, float>>)
+                          : reinterpret_cast<const void*>(tiles_kernel<PickedSum<__half, __half>>);
   }
   return nullptr;
 }

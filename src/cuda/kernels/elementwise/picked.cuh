@@ -58,9 +58,9 @@ struct PickedCopy {
 };
 
 /// Sums the rows that the sources have, as Sum does. Rows of tokens that do not exist are not stored.
-template <class T>
+template <class S, class T>
 struct PickedSum {
-  static constexpr int length = Sum<T, T>::length, group = Sum<T, T>::group;
+  static constexpr int length = Sum<S, T>::length, group = Sum<S, T>::group;
 
   static __device__ __forceinline__ void survey(const ElementwiseArgs&, const Route*, const TileWork&,
                                                 TileLines&, int) {}
@@ -77,7 +77,7 @@ struct PickedSum {
       float x[length] = {};
       const Factors factors(args, work, walk.row);
       for (int s = 0; s < args.source_count; s += group) {
-        Chunk<T, length> chunk[group];
+        Chunk<S, length> chunk[group];
         std::int32_t picked[group];
 #pragma unroll
         for (int i = 0; i < group; ++i) picked[i] = s + i < args.source_count ? picks[s + i] : no_row;

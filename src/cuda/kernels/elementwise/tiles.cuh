@@ -38,8 +38,8 @@ inline constexpr int ring_slots = 2;
 /// A tile to move; 0 rows: the end. No member has a default, because it lies in shared memory.
 struct TileWork {
   TileSpot spot;
-  std::int32_t rows;
-  std::int32_t cols;
+  std::int32_t rows;  ///< that exist
+  std::int32_t cols;  ///< 0: a phantom, or the end of the tiles
 };
 
 /// Address of a tile's first row at column 0, in every source and destination (null: the row has none). Valid
@@ -84,9 +84,10 @@ __device__ inline std::int64_t next_item(const ElementwiseArgs& args, std::uint3
 __device__ inline TileWork describe(const ElementwiseArgs& args, std::int64_t position) {
   const TileAt at = args.order[position];
   if (at.m < 0) return {{position, at.m, at.n}, 0, 0};
+  const std::int64_t rows =
+      min(args.rows - std::int64_t{at.m} * args.tile_rows, std::int64_t{args.tile_rows});
   return {{position, at.m, at.n},
-          static_cast<std::int32_t>(
-              min(args.rows - std::int64_t{at.m} * args.tile_rows, std::int64_t{args.tile_rows})),
+          static_cast<std::int32_t>(max(rows, std::int64_t{0})),
           static_cast<std::int32_t>(
               min(args.cols - std::int64_t{at.n} * args.tile_cols, std::int64_t{args.tile_cols}))};
 }
@@ -113,7 +114,7 @@ __device__ void schedule_tiles(const ElementwiseArgs& args, const Route* sources
     TileWork work{};
     if (item < args.last) {
       work = describe(args, item);
-      if (work.rows == 0) continue;  // phantom
+      if (work.cols == 0) continue;  // phantom
       Move::survey(args, sources, work, ring.lines[turn.slot], lane);
       await_gates(args, item, epoch, lane);
     }
@@ -121,7 +122,7 @@ __device__ void schedule_tiles(const ElementwiseArgs& args, const Route* sources
       ring.work[turn.slot] = work;
       ptx::barrier_arrive(&ring.posted[turn.slot]);
     }
-    if (work.rows == 0) break;
+    if (work.cols == 0) break;
     turn.next();
   }
   ptx::await_prerequisites();  // so that kernels after this one also follow the kernels before it
@@ -133,7 +134,7 @@ __device__ inline void notify_tiles(const ElementwiseArgs& args, TileRing& ring,
   for (Turn turn;; turn.next()) {
     ptx::barrier_wait(&ring.posted[turn.slot], turn.parity);
     const TileWork work = ring.work[turn.slot];
-    if (work.rows == 0) return;
+    if (work.cols == 0) return;
     ptx::barrier_wait(&ring.moved[turn.slot], turn.parity);
     for (int i = lane; i < notify.count; i += 32) {
       std::uint32_t* const counter = notify.counters[work.spot.position * notify.count + i];
@@ -150,7 +151,7 @@ __device__ __forceinline__ void for_each_tile(TileRing& ring, Visit&& visit) {
   for (Turn turn;; turn.next()) {
     ptx::barrier_wait(&ring.posted[turn.slot], turn.parity);
     const TileWork work = ring.work[turn.slot];
-    if (work.rows == 0) return;
+    if (work.cols == 0) return;
     visit(turn.slot, work);
     __syncwarp();
     if (threadIdx.x % 32 == 0) ptx::barrier_arrive(&ring.moved[turn.slot]);
