@@ -216,9 +216,9 @@ typedef struct shingle_operator {
   int32_t experts;
   int32_t topk;         ///< the same: experts of a token
   int32_t returns_lse;  ///< 1, allgather+attention: SHINGLE_OUT_LSE is an output too
-  /// alltoall+grouped-gemm, grouped-gemm+alltoall, moe: not 0 if the device routes by SHINGLE_TOPK_IDS, so
-  /// that a call has no routing. An expert then takes at most so many rows of the tokens of one rank; calls
-  /// with a smaller m need at most m · topk.
+  /// Operators of experts: not 0 if the device routes by SHINGLE_TOPK_IDS, so that a call has no routing. An
+  /// expert then takes at most so many rows of the tokens of one rank; calls with a smaller m need at most m
+  /// · topk.
   int32_t capacity;
   double scale;    ///< reducescatter and allreduce: factor of the sum, such as 1 / ranks; 0: 1
   int64_t m_step;  ///< every m of a call is a multiple of it; 0: 1. A multiple of the ranks saves staging
@@ -274,9 +274,10 @@ typedef enum shingle_role {
   /// Experts with a capacity: 1×2 of SHINGLE_I32, an output. How many choices of the rank's tokens found no
   /// room with their expert, and how many ids are neither an expert nor -1. Both add nothing to a result.
   SHINGLE_DROPPED = 18,
-  /// alltoall+grouped-gemm with a capacity: ranks × the rank's experts of SHINGLE_I32, an output. How many
-  /// rows of SHINGLE_OUT each expert has from each rank. Those of expert e from rank s begin at row
-  /// (e · ranks + s) · capacity; the rows behind them are not written.
+  /// alltoall+grouped-gemm and allgather+grouped-gemm with a capacity: ranks × the experts of which the rank
+  /// has weights of SHINGLE_I32, an output. How many rows of SHINGLE_OUT each expert has from each rank.
+  /// Those of expert e from rank s begin at row (e · ranks + s) · capacity; the rows behind them are not
+  /// written.
   SHINGLE_COUNTS = 19,
 } shingle_role;
 

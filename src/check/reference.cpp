@@ -297,7 +297,7 @@ void cut_slots(const Inputs& inputs, int rank, std::int64_t most_rows, std::vect
   for (int source = 0; source < p.world; ++source) {
     const TakenChoices taken = taken_choices(inputs, source);
     for (int weight = 0; weight < routing.experts_per_rank(); ++weight) {
-      const int expert = rank * routing.experts_per_rank() + weight;
+      const int expert = routing.first_expert(rank) + weight;
       const std::int64_t base = p.out_runs(rank).front().global_row + routing.receive_base(expert, source);
       const std::vector<TokenChoice>& slots = taken.of_expert[static_cast<std::size_t>(expert)];
       for (std::int64_t first = 0; first < std::ssize(slots); first += most_rows) {

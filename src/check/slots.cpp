@@ -38,7 +38,7 @@ std::vector<std::int32_t> wanted_numbers(const Inputs& inputs, Role role, int ra
     const TakenChoices taken = taken_choices(inputs, source);
     for (std::int64_t weight = 0; weight < p.weights(); ++weight)
       counts.push_back(static_cast<std::int32_t>(
-          taken.of_expert[static_cast<std::size_t>(rank * p.weights() + weight)].size()));
+          taken.of_expert[static_cast<std::size_t>(p.routing->first_expert(rank) + weight)].size()));
   }
   return counts;
 }

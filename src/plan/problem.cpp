@@ -89,11 +89,6 @@ void validate_experts(const Problem& p) {
     throw InvalidArgument(
         fmt::format("the routing has {} experts, the operator {}", p.routing->experts(), e.count));
   if (e.capacity < 0) throw InvalidArgument(fmt::format("capacity = {} must not be negative", e.capacity));
-  if (p.has_slots() && !p.traits().takes_capacity())
-    throw InvalidArgument(
-        fmt::format("capacity = {}, but {} needs a routing of the host: use alltoall+grouped-gemm, "
-                    "grouped-gemm+alltoall or moe",
-                    e.capacity, name(p.op)));
   if (p.routing->capacity() != e.capacity)
     throw InvalidArgument(
         fmt::format("the routing has {} slots for each expert, the operator a capacity of {}",
@@ -329,8 +324,8 @@ Problem with_m(Problem problem, std::int64_t m) {
   if (!problem.has_slots()) return problem;
   Experts& experts = problem.experts;
   experts.capacity = static_cast<std::int32_t>(smaller(experts.capacity, m * experts.topk));
-  problem.routing =
-      std::make_shared<const Routing>(Routing::slots(problem.world, experts.count, experts.capacity));
+  problem.routing = std::make_shared<const Routing>(
+      Routing::slots(problem.world, experts.count, experts.capacity, problem.traits().expert_split()));
   return problem;
 }
 

@@ -60,15 +60,14 @@ void Routing::order_received() {
   }
 }
 
-Routing Routing::slots(int world, int experts, std::int64_t capacity) {
-  if (world < 1 || experts < 1 || experts % world != 0)
-    throw InvalidArgument(fmt::format("routing: {} experts do not divide among {} ranks", experts, world));
+Routing Routing::slots(int world, int experts, std::int64_t capacity, ExpertSplit split) {
+  if (world < 1) throw InvalidArgument(fmt::format("routing: {} ranks; expected at least 1", world));
+  Routing slots =
+      to_experts(std::vector<std::vector<std::int32_t>>(static_cast<std::size_t>(world)), experts, split);
   constexpr std::int64_t most = std::int64_t{1} << 31;
   if (capacity < 1 || capacity >= most / (std::int64_t{experts} * world))
     throw InvalidArgument(fmt::format("capacity = {} is outside [1, {}) for {} experts and {} ranks",
                                       capacity, most / (std::int64_t{experts} * world), experts, world));
-  Routing slots =
-      to_experts(std::vector<std::vector<std::int32_t>>(static_cast<std::size_t>(world)), experts);
   slots.capacity_ = capacity;
   slots.dest_.clear();
   slots.prefix_.clear();

@@ -112,8 +112,7 @@ double flops_of(const Workload& workload) {
 double flops_of(const Problem& p) {
   double most = 0;
   for (int rank = 0; rank < p.world; ++rank) {
-    const std::int64_t rows = p.has_slots()                     ? p.experts.count * p.expected_rows()
-                              : p.traits().grouped              ? p.routing->received(rank)
+    const std::int64_t rows = p.traits().grouped                ? p.expected_received(rank)
                               : p.op == Op::alltoall_gemm       ? p.out_rows(rank)
                               : p.op == Op::gemm_alltoall       ? p.a_rows(rank)
                               : p.op == Op::gemm_allgather_gemm ? p.a_rows(rank)

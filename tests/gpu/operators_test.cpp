@@ -269,9 +269,7 @@ Params draw_expert_params(Dice& dice, const Problem& problem) {
 
 /// The same with a capacity, which some choices may not find room in.
 Problem draw_slots(Dice& dice, int world) {
-  Problem p;
-  do p = draw_experts(dice, world);
-  while (!p.traits().takes_capacity());
+  Problem p = draw_experts(dice, world);
   give_capacity(dice, p, chance(dice, 30) ? 1500 : 300);
   return p;
 }

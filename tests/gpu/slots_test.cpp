@@ -111,11 +111,12 @@ class SlotsOnGpus : public testing::TestWithParam<int> {
   std::shared_ptr<const Routing> choices(Dice& dice, const Problem& p, int number) const {
     if (number >= 2)
       return shingle::test::random_routing(dice, p.world, p.m * p.experts.topk, p.experts.count,
-                                           p.experts.topk);
+                                           p.experts.topk, p.traits().expert_split());
     std::vector<std::vector<std::int32_t>> dest(static_cast<std::size_t>(p.world));
     for (auto& rows : dest)
       rows.resize(static_cast<std::size_t>(number == 0 ? p.m * p.experts.topk : 0), p.experts.count - 1);
-    return std::make_shared<const Routing>(Routing::to_experts(std::move(dest), p.experts.count));
+    return std::make_shared<const Routing>(
+        Routing::to_experts(std::move(dest), p.experts.count, p.traits().expert_split()));
   }
 
   std::unique_ptr<World> world;
@@ -178,7 +179,8 @@ void write_ids(World& world, const Inputs& inputs, const Workspace& memory) {
 
 TEST_P(SlotsOnGpus, OneGraphServesAnyRouting) {
   Dice dice(static_cast<std::uint64_t>(GetParam()));
-  for (const Op op : {Op::alltoall_grouped_gemm, Op::grouped_gemm_alltoall, Op::moe})
+  for (const Op op : {Op::alltoall_grouped_gemm, Op::grouped_gemm_alltoall, Op::moe,
+                      Op::allgather_grouped_gemm, Op::grouped_gemm_reducescatter, Op::moe_tp})
     for (const std::int32_t capacity : {70, 300})
       for (const Params& params : ways()) {
         const Problem problem = experts(op, capacity);
@@ -231,17 +233,18 @@ TEST_P(SlotsOnGpus, GiveTheBitsOfARoutingThatTheHostKnows) {
   };
   for (int i = 0; i < 10; ++i)
     for (const Params& params : ways()) {
-      const Problem slots = experts(Op::moe, 900);
+      const Problem slots = experts(i % 2 == 0 ? Op::moe : Op::moe_tp, 900);
       std::vector<std::vector<std::int32_t>> dest(static_cast<std::size_t>(slots.world));
       for (auto& rows : dest)
         for (std::int64_t row = 0; row < slots.m * slots.experts.topk; ++row)
           rows.push_back(static_cast<std::int32_t>(dice.size(0, slots.experts.count - 1)));
       Problem known = slots;
       known.experts.capacity = 0;
-      known.routing =
-          std::make_shared<const Routing>(Routing::to_experts(std::move(dest), slots.experts.count));
+      const auto choices = std::make_shared<const Routing>(Routing::to_experts(dest, slots.experts.count));
+      known.routing = std::make_shared<const Routing>(
+          Routing::to_experts(std::move(dest), slots.experts.count, slots.traits().expert_split()));
       try {
-        EXPECT_EQ(results(slots, params, known.routing), results(known, params, {})) << describe(params);
+        EXPECT_EQ(results(slots, params, choices), results(known, params, {})) << describe(params);
       } catch (const Unsupported& reason) {
         std::printf("unserved: %s\n", reason.what());
       }
@@ -250,32 +253,33 @@ TEST_P(SlotsOnGpus, GiveTheBitsOfARoutingThatTheHostKnows) {
 
 TEST_P(SlotsOnGpus, ARankMayHaveFewerTokens) {
   Dice dice(static_cast<std::uint64_t>(20 + GetParam()));
-  for (const Params& params : ways()) {
-    const Problem problem = experts(Op::moe, 60);
-    Context context(*world, {.timeout_us = 20e6});
-    const int declared = context.declare(problem, {params});
-    for (int i = 0; i < 20 && !HasFailure(); ++i) {
-      const auto chosen = choices(dice, problem, i);
-      const auto inputs = random_inputs(problem, static_cast<std::uint64_t>(i), Values::integers, chosen);
-      Workspace memory(*world, *inputs);
-      for (const int rank : world->local_ranks())  // the reference has zeros for tokens that no rank has
-        world->fill(rank, const_cast<void*>(memory.data(rank, Role::out)), 0,
-                    static_cast<std::size_t>(bytes_of(problem, Role::out, rank)));
-      std::vector<Argument> arguments = memory.arguments(problem);
-      for (Argument& one : arguments)
-        if (counts_tokens(problem, one.role))
-          one.matrix.shape.rows = chosen->rows(one.rank) / problem.experts.topk;
-      try {
-        context.call(declared, problem.m, arguments);
-      } catch (const Unsupported& reason) {
-        std::printf("unserved: %s\n", reason.what());
-        break;
+  for (const Op op : {Op::moe, Op::moe_tp})
+    for (const Params& params : ways()) {
+      const Problem problem = experts(op, 60);
+      Context context(*world, {.timeout_us = 20e6});
+      const int declared = context.declare(problem, {params});
+      for (int i = 0; i < 20 && !HasFailure(); ++i) {
+        const auto chosen = choices(dice, problem, i);
+        const auto inputs = random_inputs(problem, static_cast<std::uint64_t>(i), Values::integers, chosen);
+        Workspace memory(*world, *inputs);
+        for (const int rank : world->local_ranks())  // the reference has zeros for tokens that no rank has
+          world->fill(rank, const_cast<void*>(memory.data(rank, Role::out)), 0,
+                      static_cast<std::size_t>(bytes_of(problem, Role::out, rank)));
+        std::vector<Argument> arguments = memory.arguments(problem);
+        for (Argument& one : arguments)
+          if (counts_tokens(problem, one.role))
+            one.matrix.shape.rows = chosen->rows(one.rank) / problem.experts.topk;
+        try {
+          context.call(declared, problem.m, arguments);
+        } catch (const Unsupported& reason) {
+          std::printf("unserved: %s\n", reason.what());
+          break;
+        }
+        context.synchronize();
+        const Check result = shingle::check(*inputs, memory.outputs());
+        EXPECT_TRUE(result.passed) << "call " << i << ": " << result.max_error << " at " << result.worst;
       }
-      context.synchronize();
-      const Check result = shingle::check(*inputs, memory.outputs());
-      EXPECT_TRUE(result.passed) << "call " << i << ": " << result.max_error << " at " << result.worst;
     }
-  }
 }
 
 }  // namespace

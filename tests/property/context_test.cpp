@@ -88,7 +88,7 @@ void try_one(std::uint64_t seed) {
     problem.world = ranks;
     if (test::chance(draw, 30)) problem = test::random_attention(draw, ranks, 90);
     if (problem.traits().routes()) test::route(draw, problem, 40);
-    if (problem.traits().takes_capacity() && test::chance(draw, 50)) test::give_capacity(draw, problem, 40);
+    if (problem.traits().grouped && test::chance(draw, 50)) test::give_capacity(draw, problem, 40);
     if (problem.transpose_a) problem.transpose_a = false;
     if (problem.norm.enabled) problem.n += 32;
     problem.validate();

@@ -21,13 +21,14 @@ namespace {
 using test::Dice;
 using ::testing::HasSubstr;
 
-constexpr Op operators[] = {Op::alltoall_grouped_gemm, Op::grouped_gemm_alltoall, Op::moe};
+constexpr Op operators[] = {Op::alltoall_grouped_gemm,  Op::grouped_gemm_alltoall,      Op::moe,
+                            Op::allgather_grouped_gemm, Op::grouped_gemm_reducescatter, Op::moe_tp};
 
 /// Experts of up to eight ranks with any capacity, also one that most choices do not fit.
 Problem random_slots(Dice& dice, int most_ranks = 8) {
   Problem problem;
   do problem = test::random_problem(dice, {.world = most_ranks, .m = 40, .n = 40, .k = 32});
-  while (!problem.traits().takes_capacity());
+  while (!problem.traits().grouped);
   test::give_capacity(dice, problem, 40);
   return problem;
 }
@@ -35,13 +36,14 @@ Problem random_slots(Dice& dice, int most_ranks = 8) {
 /// What tokens choose: some ranks may have fewer tokens than m, or none.
 std::shared_ptr<const Routing> random_choices(Dice& dice, const Problem& problem) {
   return test::random_routing(dice, problem.world, problem.m * problem.experts.topk, problem.experts.count,
-                              problem.experts.topk);
+                              problem.experts.topk, problem.traits().expert_split());
 }
 
 Params random_form(Dice& dice, const Problem& problem) {
   if (test::chance(dice, 25)) return SequentialParams{};
   if (test::chance(dice, 25)) {
     auto signal = std::get<SignalParams>(test::random_params(dice, problem, Mechanism::signal));
+    signal.helpers = std::min(signal.helpers, 1);  // of two workers
     for (std::size_t groups = dice.size(0, 4); groups > 0; --groups)
       signal.group_waves.push_back(dice.size(1, 3));
     return signal;
@@ -141,21 +143,26 @@ std::vector<std::byte> results_of(const Problem& problem, const Params& params,
 TEST(Slots, GiveTheBitsOfARoutingThatTheHostKnows) {
   Dice dice(14);
   for (int i = 0; i < 30; ++i) {
-    Problem known{.op = Op::moe, .world = static_cast<int>(dice.size(1, 4)), .n = 24, .k = 16, .inner = 12};
+    Problem known{.op = i % 2 == 0 ? Op::moe : Op::moe_tp,
+                  .world = static_cast<int>(dice.size(1, 4)),
+                  .n = 24,
+                  .k = 16,
+                  .inner = 12};
     known.experts = {4 * known.world, 2};
     std::vector<std::vector<std::int32_t>> dest(static_cast<std::size_t>(known.world));
     for (auto& rows : dest)
       for (int row = 0; row < 2 * 20; ++row)
         rows.push_back(static_cast<std::int32_t>(dice.size(0, known.experts.count - 1)));
     known.m = 20;
-    known.routing =
-        std::make_shared<const Routing>(Routing::to_experts(std::move(dest), known.experts.count));
+    const auto choices = std::make_shared<const Routing>(Routing::to_experts(dest, known.experts.count));
+    known.routing = std::make_shared<const Routing>(
+        Routing::to_experts(std::move(dest), known.experts.count, known.traits().expert_split()));
     Problem slots = known;
     slots.experts.capacity = 40;
     slots = with_m(slots, known.m);
     for (const Params& params : {Params(SequentialParams{}), Params(ChunkedParams{.chunks = 3}),
                                  Params(SignalParams{.group_waves = {2, 1}}), Params(FusedParams{})})
-      EXPECT_EQ(results_of(slots, params, known.routing), results_of(known, params, {}));
+      EXPECT_EQ(results_of(slots, params, choices), results_of(known, params, {}));
   }
 }
 
@@ -217,7 +224,8 @@ bool left_alone(const Call& call, int rank) {
 TEST(Slots, OnePlanServesAnyRouting) {
   Dice dice(15);
   for (const Op op : operators)
-    for (const Params& params : {Params(SequentialParams{}), Params(FusedParams{.helpers = 1})}) {
+    for (const Params& params : {Params(SequentialParams{}), Params(ChunkedParams{}), Params(SignalParams{}),
+                                 Params(FusedParams{.helpers = 1})}) {
       Problem problem{.op = op, .world = 4, .n = 16, .k = 24, .experts = {8, 2, 6}};
       if (problem.traits().chains()) problem.inner = 12;
       problem = with_m(problem, 20);
@@ -303,7 +311,6 @@ TEST(Slots, RefuseWhatTheyDoNotHave) {
   refused("the routing has 3 slots for each expert, the operator a capacity of 0",
           [](Problem& p) { p.experts.capacity = 0; });
   refused("capacity = -1 must not be negative", [](Problem& p) { p.experts.capacity = -1; });
-  refused("capacity = 3, but moe-tp needs a routing of the host", [](Problem& p) { p.op = Op::moe_tp; });
   refused("m = 0 is outside [1, 2147483647]", [](Problem& p) { p.m = 0; });
   refused("dtype = i32 is not f32, bf16 or f16", [](Problem& p) { p.dtype = DType::i32; });
   const Problem problem =
@@ -368,14 +375,29 @@ TEST(Slots, AreCutAlikeOnAllRanks) {
 }
 
 TEST(Slots, ArePushedByWorkers) {
+  for (const Op op : {Op::moe, Op::moe_tp}) {
+    const Problem problem =
+        with_m({.op = op, .world = 2, .n = 8, .k = 8, .inner = 8, .experts = {4, 2, 3}}, 6);
+    const Plan plan = plan_fused(problem, {}, {.comm_rows = 4, .mover = Mover::copy_engine}).value();
+    const auto params = std::get<FusedParams>(params_of(plan));
+    EXPECT_EQ(params.mover, Mover::store);
+    EXPECT_EQ(params.comm_rows, 0);
+    for (const RankPlan& rank : plan.ranks)
+      for (const Lane& lane : rank.lanes) EXPECT_EQ(lane.kind, LaneKind::compute) << lane.name;
+  }
+}
+
+/// A token goes to slots that only the device knows, so groups have all tokens of a rank.
+TEST(Slots, OfSlicedExpertsGoByWholeRanks) {
   const Problem problem =
-      with_m({.op = Op::moe, .world = 2, .n = 8, .k = 8, .inner = 8, .experts = {4, 2, 3}}, 6);
-  const Plan plan = plan_fused(problem, {}, {.comm_rows = 4, .mover = Mover::copy_engine}).value();
-  const auto params = std::get<FusedParams>(params_of(plan));
-  EXPECT_EQ(params.mover, Mover::store);
-  EXPECT_EQ(params.comm_rows, 0);
-  for (const RankPlan& rank : plan.ranks)
-    for (const Lane& lane : rank.lanes) EXPECT_EQ(lane.kind, LaneKind::compute) << lane.name;
+      with_m({.op = Op::moe_tp, .world = 4, .n = 8, .k = 8, .inner = 8, .experts = {5, 2, 3}}, 6);
+  const auto groups = [&](std::vector<std::int64_t> shares) {
+    const Plan plan = plan_signal(problem, {}, {.group_waves = std::move(shares)}).value();
+    return std::get<SignalParams>(params_of(plan)).group_waves;
+  };
+  EXPECT_EQ(groups({2, 6}), (std::vector<std::int64_t>{1, 3}));
+  EXPECT_EQ(groups({1, 1, 1}), (std::vector<std::int64_t>{1, 1, 2}));
+  EXPECT_EQ(groups({1, 1, 1, 1, 1, 1, 1, 1}), (std::vector<std::int64_t>{1, 1, 1, 1}));
 }
 
 TEST(Slots, NeedNoMoreThanTheTokensOfACall) {

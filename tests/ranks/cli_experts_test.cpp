@@ -44,6 +44,20 @@ TEST_F(Cli, RunsTensorParallelExpertsByAllParams) {
       true);
 }
 
+TEST_F(Cli, RunsTensorParallelExpertsWithACapacity) {
+  for (const std::string& op : tensor_parallel)
+    for (const std::string flags : {"--capacity 9", "--capacity 30 --routing skewed --transpose-b",
+                                    "--capacity 4 --routing empty-rank --dtype bf16"})
+      for (const json& row : rows("--mechanism sequential,chunked,signal,fused " + world + op + flags)) {
+        EXPECT_EQ(row.at("verified"), true) << flags << " " << row;
+        EXPECT_TRUE(row.at("dropped").is_number()) << row;
+      }
+  EXPECT_EQ(
+      rows("--mechanism fused --stage-fp32 --dtype bf16 --capacity 9 " + world + tensor_parallel[2])[0].at(
+          "verified"),
+      true);
+}
+
 TEST_F(Cli, ReadsARoutingOfRanksWithDifferentTokens) {
   write("routing.json", R"({"dest": [[4, 0, 0, 4], [], [1, 1, 1, 3, 4, 0]]})");
   const std::string routed =
@@ -106,8 +120,6 @@ TEST_F(Cli, RefusesExpertsThatDoNotFit) {
   expect_refused("run --op moe-tp --inner 8 --n 24 --k 16 --experts 5 --world 2", "moe-tp needs --m");
   expect_refused("run --op moe-tp --inner 8 --m 4 --n 24 --k 16 --world 2", "needs --experts");
   expect_refused("run --op moe-tp --inner 8 --m 4 --n 24 --k 16 --experts 3 --topk 4 --world 2", "4");
-  expect_refused("run --op moe-tp --inner 8 --m 4 --n 24 --k 16 --experts 5 --capacity 2 --world 2",
-                 "capacity = 2, but moe-tp needs a routing of the host");
   for (const std::string flag : {"--experts 4", "--topk 2", "--capacity 8"})
     expect_refused("plan --model mixtral-8x7b --tp 2 --tokens 64 " + flag, "--model excludes --");
   expect_refused("run --a a.npy --b b.npy --op allgather+grouped-gemm --experts 5",

@@ -127,8 +127,8 @@ TEST_F(CApiRefuses, WrongOperators) {
          "operator: capacity = -1 must not be negative");
   refuse([](auto& op) { op.op = "moe", op.inner = 4, op.experts = 3, op.topk = 1, op.capacity = 1; },
          "operator.capacity: routing: 3 experts do not divide among 2 ranks");
-  refuse([](auto& op) { op.op = "moe-tp", op.inner = 4, op.experts = 3, op.topk = 1, op.capacity = 1; },
-         "operator: capacity = 1, but moe-tp needs a routing of the host");
+  refuse([](auto& op) { op.op = "moe-tp", op.inner = 4, op.experts = 3, op.topk = 1, op.capacity = -1; },
+         "operator: capacity = -1 must not be negative");
   refuse([](auto& op) { op.heads = 4; }, "operator: gemm+allreduce has no attention");
   refuse([](auto& op) { op.row_order = 3; }, "operator.row_order = 3");
   refuse([](auto& op) { op.mechanism = "magic"; }, "operator.mechanism: unknown mechanism 'magic'");

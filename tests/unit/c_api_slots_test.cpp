@@ -96,6 +96,29 @@ TEST_F(CApiSlots, AnyIdsByOneOperator) {
   }
 }
 
+/// Both ranks have a slice of both experts, and the tokens of both ranks.
+TEST_F(CApiSlots, TokensOfAllRanksForSlicesOfExperts) {
+  open(2);
+  for (const char* mechanism : {"sequential", "chunked", "signal", "fused"}) {
+    shingle_operator largest = operator_of("allgather+grouped-gemm", 4, 3, 5);
+    largest.experts = 2, largest.topk = 2, largest.capacity = 2, largest.mechanism = mechanism;
+    std::vector<std::int32_t> ids[2] = {{0, 1, 0, 0, 0, 1}, {1, -1}};
+    call(declare(largest), 4, ids);
+    EXPECT_EQ(dropped[0], (std::vector<std::int32_t>{2, 0}));
+    EXPECT_EQ(dropped[1], (std::vector<std::int32_t>{0, 0}));
+    for (const int rank : {0, 1}) {
+      EXPECT_EQ(counts[rank], (std::vector<std::int32_t>{2, 2, 0, 1})) << "sources × experts";
+      expect_row(rank, 0, 0, 0, 0);
+      expect_row(rank, 0, 0, 1, 1);
+      expect_row(rank, 0, 1, 0, -1);
+      expect_row(rank, 1, 0, 0, 0);
+      expect_row(rank, 1, 0, 1, 2);
+      expect_row(rank, 1, 1, 0, 0);
+      expect_row(rank, 1, 1, 1, -1);
+    }
+  }
+}
+
 TEST_F(CApiSlots, TellMemoryAndPlanBefore) {
   open(2, "fused");
   const shingle_operator largest = dispatch();

@@ -32,7 +32,7 @@ enum class Role : std::uint8_t {
   values_grad,  ///< attention-backward: the gradient of the values
   out_lse,      ///< allgather+attention with Attention::returns_lse: the log-sum-exp of the result, f32
   dropped,      ///< Experts::capacity: number of choices without a slot, and of ids that are no expert, i32
-  counts,       ///< alltoall+grouped-gemm with a capacity: rows of each expert from each rank, i32
+  counts,       ///< grouped products without sums, with a capacity: rows of each expert from each rank, i32
   internal
 };
 std::string_view name(Role role);

@@ -82,8 +82,6 @@ struct OperatorTraits {
     return grouped && !exchanges ? ExpertSplit::by_slice : ExpertSplit::by_expert;
   }
   bool slices_experts() const { return expert_split() == ExpertSplit::by_slice; }
-  /// Experts may have a capacity.
-  bool takes_capacity() const { return grouped && !slices_experts(); }
   /// Attention alone: a rank's Q, K, V and output are all heads of its shard of the tokens.
   bool shards_tokens() const { return attends && products == 0; }
   /// A rank attends with its part of the heads, which the world must divide.
@@ -134,8 +132,7 @@ std::string op_list();
 struct Experts {
   std::int32_t count = 0;  ///< experts of all ranks; the world must divide them if each rank has a part
   std::int32_t topk = 0;   ///< experts of a token
-  /// Rows that an expert takes of the tokens of one rank; 0: the host routes. Only if each rank has a part of
-  /// the experts.
+  /// Rows that an expert takes of the tokens of one rank; 0: the host routes.
   std::int32_t capacity = 0;
   bool operator==(const Experts&) const = default;
 };
@@ -300,6 +297,10 @@ struct Problem {
   /// predictions assume.
   std::int64_t expected_rows() const {
     return smaller(experts.capacity, ceil_div(m * experts.topk, larger(experts.count, 1)));
+  }
+  /// Rows that a rank's experts multiply: those of the routing, or with slots as many as are expected.
+  std::int64_t expected_received(int rank) const {
+    return has_slots() ? weights() * world * expected_rows() : routing->received(rank);
   }
   /// Weights that B stacks on a rank: its experts, or one.
   std::int64_t weights() const {

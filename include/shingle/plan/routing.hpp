@@ -31,7 +31,8 @@ class Routing {
   /// Every rank has `capacity` rows for each expert: rows e · capacity and those behind it go to expert e. A
   /// closed form without a table. Throws InvalidArgument as to_experts(), or if a rank has no or too many
   /// rows.
-  static Routing slots(int world, int experts, std::int64_t capacity);
+  static Routing slots(int world, int experts, std::int64_t capacity,
+                       ExpertSplit split = ExpertSplit::by_expert);
 
   int world() const { return static_cast<int>(bases_.size()) - 1; }
   ExpertSplit split() const { return split_; }

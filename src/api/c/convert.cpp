@@ -100,9 +100,10 @@ std::shared_ptr<const Routing> routing_of_largest(const Problem& problem) {
   if (problem.traits().grouped && (experts < 1 || topk < 1))
     throw InvalidArgument(fmt::format("operator.experts = {} and operator.topk = {} must be positive for {}",
                                       experts, topk, name(problem.op)));
-  if (problem.traits().takes_capacity() && capacity > 0)
+  if (problem.traits().grouped && capacity > 0)
     return in_field("operator.capacity", [&] {
-      return std::make_shared<const Routing>(Routing::slots(problem.world, experts, capacity));
+      return std::make_shared<const Routing>(
+          Routing::slots(problem.world, experts, capacity, problem.traits().expert_split()));
     });
   return in_field("operator.experts", [&] { return all_to_first(problem); });
 }

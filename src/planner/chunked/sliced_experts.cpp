@@ -36,8 +36,13 @@ void take_chunk(Builder& build, const SlicedChunks& experts, int rank, int chunk
 /// Multiplies the tiles of a chunk, sums the choices of its tokens, and returns the sums to their ranks.
 /// Chunks come in descending order.
 void give_chunk(Builder& build, const SlicedChunks& experts, int rank, int chunk) {
+  const auto await_weights = [&](bool before_product) {
+    if (chunk == experts.chunks() - 1 && experts.slots_with_weights() == before_product)
+      build.await(rank, compute_lane, experts.weights_arrived, 0);
+  };
+  await_weights(true);
   multiply(build, experts.last_product(rank, chunk, chunk + 1));
-  if (chunk == experts.chunks() - 1) build.await(rank, compute_lane, experts.weights_arrived, 0);
+  await_weights(false);
   for (const SlicedChunks::Piece& piece : experts.pieces(rank, chunk))
     build.step(rank, compute_lane, experts.combine(rank, piece));
   if (!experts.travels(chunk)) return;
@@ -50,7 +55,7 @@ void give_chunk(Builder& build, const SlicedChunks& experts, int rank, int chunk
 
 std::int32_t chunks_of_slices(const Problem& problem, const Machine& machine, std::int32_t most) {
   const std::int64_t unit = problem.experts.count * unit_rows(machine, {}, problem.epilogue);
-  return static_cast<std::int32_t>(std::clamp<std::int64_t>(problem.routing->received(0) / unit, 1, most));
+  return static_cast<std::int32_t>(std::clamp<std::int64_t>(problem.expected_received(0) / unit, 1, most));
 }
 
 void sliced_experts_in_chunks(ChunkedBuilder& build, const Machine& machine) {
@@ -58,8 +63,10 @@ void sliced_experts_in_chunks(ChunkedBuilder& build, const Machine& machine) {
   const int chunks = smaller(build.params().chunks, build.world());
   const SlicedChunks experts(build, machine, {}, ranks_of_chunks(build.world(), chunks));
   for (int r = 0; r < build.world(); ++r) {
+    experts.begin(r);
     experts.gather(r);
     for (int chunk = 0; traits.before && chunk < chunks; ++chunk) take_chunk(build, experts, r, chunk);
+    experts.return_counts(r);
     if (!traits.after) continue;
     for (int chunk = chunks - 1; chunk >= 0; --chunk) give_chunk(build, experts, r, chunk);
     experts.sum(r);

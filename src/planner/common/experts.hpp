@@ -7,7 +7,7 @@
 
 namespace shingle::planner {
 
-/// Tokens of a rank.
+/// Tokens of a rank; with slots the most that it may have.
 std::int64_t tokens_of(const Problem& problem, int rank);
 
 /// The rows that a rank receives, ordered by expert in A and in the output, as a group for each expert. With

@@ -18,7 +18,7 @@ double product_us(const Machine& machine, TileSize tile, double rows, std::int64
 /// tiles then await the last of the sources, and copies of few rows take mostly their latency.
 bool tiles_span_sources(const Problem& p, const Machine& machine, const TileParams& asked) {
   if (!p.traits().before) return false;
-  const double rows = static_cast<double>(p.routing->received(0)) / (p.world * p.routing->experts());
+  const double rows = static_cast<double>(p.expected_received(0)) / (p.world * p.routing->experts());
   return rows < static_cast<double>(unit_rows(machine, asked, p.epilogue));
 }
 
@@ -29,7 +29,7 @@ bool tokens_arrive_soon(const Problem& p, const Machine& machine, const TilePara
   constexpr double most_of_product = 0.25;
   if (!p.traits().before || !machine.link.paced()) return false;
   const double tokens = static_cast<double>(p.m * p.k) * static_cast<double>(size_bytes(p.dtype));
-  const auto rows = static_cast<double>(p.routing->received(0));
+  const auto rows = static_cast<double>(p.expected_received(0));
   return machine.link.transfer_us(tokens * (p.world - 1)) <
          most_of_product * product_us(machine, tile_size(machine, asked), rows, p.k, p.b_cols());
 }
@@ -45,9 +45,9 @@ std::int32_t helpers_of_experts(const Problem& p, const Machine& machine, const 
   double sent = 0, received = 0;  // rows of the rank that has most
   for (int rank = 0; rank < p.world; ++rank) {
     sent = std::max(sent, static_cast<double>(p.routing->rows(rank)));
-    received = std::max(received, static_cast<double>(p.routing->received(rank)));
+    received = std::max(received, static_cast<double>(p.expected_received(rank)));
   }
-  if (p.has_slots()) sent = received = static_cast<double>(p.experts.count * p.expected_rows());
+  if (p.has_slots()) sent = static_cast<double>(p.experts.count * p.expected_rows());
   const TileSize tile = tile_size(machine, asked_tile);
   // Workers that read and store `elements` at `gbps` each, `limit` at most, beside a product of k×cols
   // weights.

@@ -16,6 +16,10 @@ SlicedChunks::SlicedChunks(Builder& build, const Machine& machine, const TilePar
     arrived = build.counter("arrived", chunks());
   }
   if (p_.traits().chains()) hidden_ = build.buffer("hidden", rows, p_.inner);
+  if (p_.has_slots()) {
+    slots_.emplace(build);
+    placed_ = build.counter("placed", 1);
+  }
   if (!p_.traits().after) return;
   weights_ = build.typed_buffer("weights", DType::f32, tokens, p_.experts.topk);
   products_ = build.buffer("products", rows, p_.n);
@@ -33,45 +37,66 @@ std::vector<SlicedChunks::Piece> SlicedChunks::pieces(int rank, int chunk) const
   return found;
 }
 
+void SlicedChunks::begin(int rank) const {
+  if (!slots_) return;
+  slots_->assign(rank);
+  const auto place = [&](std::int32_t matrix, std::int32_t parts) {
+    build_.step(rank, compute_lane, build_.copy(build_.all(matrix, rank), at(parts, rank, all_of(rank))));
+  };
+  if (p_.traits().before) place(build_.a, gathered_);
+  if (p_.traits().after) place(build_.topk_weights, weights_);
+  hand_over(build_, rank, placed_, compute_lane, communicate_lane);
+}
+
 void SlicedChunks::gather(int rank) const {
+  Messages first;
+  if (slots_) add_slots(rank, first);
   for (int chunk = 0; p_.traits().before && chunk < chunks(); ++chunk) {
     if (!travels(chunk)) continue;
-    std::vector<Exchange::Message> sends, receives;
+    exchange(rank, std::exchange(first, {}));
+    Messages tokens;
     for (int turn = 1; turn < p_.world; ++turn) {
       const Piece own = piece_of(rank, turn, chunk), other = piece_of(after(rank, turn), turn, chunk);
-      sends.push_back({after(rank, p_.world - turn), build_.rows(build_.a, rank, own.first, own.rows)});
-      receives.push_back({other.source, at(gathered_, rank, other)});
+      tokens.sends.push_back(
+          {after(rank, p_.world - turn),
+           slots_ ? at(gathered_, rank, own) : build_.rows(build_.a, rank, own.first, own.rows)});
+      tokens.receives.push_back({other.source, at(gathered_, rank, other)});
     }
-    exchange(rank, std::move(sends), std::move(receives));
+    exchange(rank, std::move(tokens));
     build_.notify(rank, communicate_lane, arrived, chunk);
   }
   if (!p_.traits().after) return;
-  std::vector<Exchange::Message> sends, receives;
   for (int turn = 1; turn < p_.world; ++turn) {
     const int source = after(rank, turn);
-    sends.push_back({after(rank, p_.world - turn), build_.all(build_.topk_weights, rank)});
-    receives.push_back({source, at(weights_, rank, all_of(source))});
+    first.sends.push_back({after(rank, p_.world - turn), slots_ ? at(weights_, rank, all_of(rank))
+                                                                : build_.all(build_.topk_weights, rank)});
+    first.receives.push_back({source, at(weights_, rank, all_of(source))});
   }
-  exchange(rank, std::move(sends), std::move(receives));
+  exchange(rank, std::move(first));
   build_.notify(rank, communicate_lane, weights_arrived, 0);
 }
 
+void SlicedChunks::return_counts(int rank) const {
+  if (slots_) slots_->return_counts(rank);
+}
+
 void SlicedChunks::give_back(int rank, int chunk) const {
-  std::vector<Exchange::Message> sends, receives;
+  Messages messages;
   for (int turn = 1; turn < p_.world; ++turn) {
     const Piece other = piece_of(after(rank, turn), turn, chunk);
     const int holder = after(rank, p_.world - turn);
-    sends.push_back({other.source, at(sums_, rank, other)});
-    receives.push_back({holder, part_of(holder, piece_of(rank, turn, chunk))});
+    messages.sends.push_back({other.source, at(sums_, rank, other)});
+    messages.receives.push_back({holder, part_of(holder, piece_of(rank, turn, chunk))});
   }
-  exchange(rank, std::move(sends), std::move(receives));
+  exchange(rank, std::move(messages));
 }
 
 std::vector<Elementwise> SlicedChunks::sort(int rank, const Piece& piece) const {
   const bool own = piece.source == rank;
   const Slice from = own ? build_.rows(build_.a, rank, piece.first, piece.rows) : at(gathered_, rank, piece),
               to = build_.all(sorted_, rank);
-  if (piece.rows == tokens_of(p_, piece.source)) return {sort_tokens(build_, piece.source, from, to)};
+  if (piece.rows == tokens_of(p_, piece.source))
+    return {sort_tokens(build_, slots(), piece.source, from, to)};
   std::vector<Elementwise> passes;
   for (std::int64_t choice = 0; choice < p_.experts.topk; ++choice)
     passes.push_back(sort_choice(build_, piece.source, piece.first, choice, from, to));
@@ -96,11 +121,12 @@ Elementwise SlicedChunks::combine(int rank, const Piece& piece) const {
   const bool own = piece.source == rank;
   const Slice factors =
       own ? build_.rows(build_.topk_weights, rank, piece.first, piece.rows) : at(weights_, rank, piece);
-  return combine_sorted(build_, piece.source, build_.all(products_, rank), factors,
+  return combine_sorted(build_, slots(), piece.source, build_.all(products_, rank), factors,
                         at(own ? parts_ : sums_, rank, piece), piece.first);
 }
 
 std::vector<RowRange> SlicedChunks::rows_of(const Piece& piece) const {
+  if (slots_) return {{routing_.global_base(piece.source), routing_.global_base(piece.source + 1)}};
   const std::int64_t tokens = tokens_of(p_, piece.source);
   std::vector<RowRange> rows;
   for (int expert = 0; expert < routing_.experts(); ++expert)
@@ -145,12 +171,33 @@ Slice SlicedChunks::part_of(int holder, const Piece& piece) const {
   return build_.rows(parts_, piece.source, holder * p_.m + piece.first, piece.rows);
 }
 
-void SlicedChunks::exchange(int rank, std::vector<Exchange::Message> sends,
-                            std::vector<Exchange::Message> receives) const {
+void SlicedChunks::add_slots(int rank, Messages& messages) const {
+  for (int turn = 1; turn < p_.world; ++turn)
+    for (const std::int32_t buffer : slots_->gathered()) {
+      const int source = after(rank, turn);
+      messages.sends.push_back({after(rank, p_.world - turn), planner::part_of(build_, buffer, rank, rank)});
+      messages.receives.push_back({source, planner::part_of(build_, buffer, rank, source)});
+    }
+}
+
+void SlicedChunks::exchange(int rank, Messages messages) const {
+  auto& [sends, receives] = messages;
   const auto empty = [](const Exchange::Message& message) { return message.slice.rows == 0; };
   std::erase_if(sends, empty);
   std::erase_if(receives, empty);
   if (!sends.empty() || !receives.empty()) build_.exchange(rank, std::move(sends), std::move(receives));
+}
+
+TurnGroups SlicedChunks::groups(const Gemm& product, TurnOf of) const {
+  const int rank = product.a.rank;
+  if (!slots_)
+    return groups_in_turn(routing_, rows_in_chunks(rank, of), unit_rows(machine_, tile_, product.epilogue),
+                          of);
+  std::vector<std::int32_t> turns(static_cast<std::size_t>(p_.world), 0);
+  for (int chunk = 0; chunk < chunks(); ++chunk)
+    for (const Piece& piece : pieces(rank, chunk))
+      turns[static_cast<std::size_t>(piece.source)] = of == TurnOf::last ? chunk : turn_of_last(chunk);
+  return slots_in_turn(build_, product, turns);
 }
 
 std::vector<TurnRows> SlicedChunks::rows_in_chunks(int rank, TurnOf of) const {
@@ -172,14 +219,14 @@ std::vector<TurnRows> SlicedChunks::rows_in_chunks(int rank, TurnOf of) const {
 }
 
 TurnProduct SlicedChunks::in_turns(Gemm product, std::int32_t a, TurnOf of, int first, int end) const {
-  const int rank = product.a.rank;
-  TurnGroups all =
-      groups_in_turn(routing_, rows_in_chunks(rank, of), unit_rows(machine_, tile_, product.epilogue), of);
+  product.a = build_.all(a, product.a.rank);
+  if (slots_) product.live = slots_->live(product.a.rank);
+  const TurnGroups all = groups(product, of);
   const auto from = std::ranges::lower_bound(all.turns, first) - all.turns.begin(),
              to = std::ranges::lower_bound(all.turns, end) - all.turns.begin();
   if (from == to) return {std::move(product), {}};
-  std::vector<RowGroup> groups(all.groups.begin() + from, all.groups.begin() + to);
-  return {grouped(build_, machine_, tile_, std::move(product), a, std::move(groups)),
+  std::vector<RowGroup> some(all.groups.begin() + from, all.groups.begin() + to);
+  return {grouped(build_, machine_, tile_, std::move(product), std::move(some)),
           {all.turns.begin() + from, all.turns.begin() + to}};
 }
 

@@ -2,6 +2,7 @@
 // `signal` in one product.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "sliced_experts.hpp"
@@ -16,6 +17,9 @@ namespace shingle::planner {
 /// Rows by expert are cut between tiles only, so chunks add no padding. A tile with rows of several chunks
 /// belongs to the one that arrives last. Sums leave in the opposite order, own tokens last. The rows of a
 /// chunk's tokens then lie in its own tiles and in those of later chunks, which are multiplied before.
+///
+/// With slots, where a token goes is known at run time only. So chunks have all tokens of a rank, or none,
+/// and tiles have rows of one rank.
 class SlicedChunks {
  public:
   /// Tokens [first, first + rows) of a source.
@@ -25,8 +29,8 @@ class SlicedChunks {
     std::int64_t rows = 0;
   };
 
-  /// Chunks that have about these shares of the tokens, which add up to at most 2^31. `tile`: of the
-  /// products.
+  /// Chunks that have about these shares of the tokens, which add up to at most 2^31. With slots they add up
+  /// to the number of ranks. `tile`: of the products.
   SlicedChunks(Builder& build, const Machine& machine, const TileParams& tile,
                const std::vector<std::int64_t>& shares);
 
@@ -38,8 +42,17 @@ class SlicedChunks {
   /// The tokens of a chunk, in their order. Empty pieces are left out.
   std::vector<Piece> pieces(int rank, int chunk) const;
 
+  /// With slots: assigns those of a rank's tokens, and copies what it sends, of which the user's matrices may
+  /// have fewer rows. Comes before all else.
+  void begin(int rank) const;
   /// Sends a rank's tokens to all ranks, chunk by chunk, and then its weights. Each adds to its counter.
+  /// Slots go before tokens; without tokens to send, with the weights.
   void gather(int rank) const;
+  /// True if slots come with the weights, which the product then awaits.
+  bool slots_with_weights() const { return slots_ && !p_.traits().before; }
+  /// Stores the counts of slots for the user, if there is such an output, when all tokens have been
+  /// multiplied.
+  void return_counts(int rank) const;
   /// Returns the sums of a chunk's tokens to their ranks.
   void give_back(int rank, int chunk) const;
 
@@ -70,9 +83,16 @@ class SlicedChunks {
   Slice at(std::int32_t buffer, int rank, const Piece& piece) const;
   /// What a rank has of the sums of an owner's tokens, in the memory of the owner.
   Slice part_of(int holder, const Piece& piece) const;
-  void exchange(int rank, std::vector<Exchange::Message> sends,
-                std::vector<Exchange::Message> receives) const;
-  /// The rows by expert, with turns that are chunks, or count chunks from the last on.
+  /// Messages to and from all other ranks.
+  struct Messages {
+    std::vector<Exchange::Message> sends, receives;
+  };
+  void add_slots(int rank, Messages& messages) const;
+  void exchange(int rank, Messages messages) const;
+  const Slots* slots() const { return slots_ ? &*slots_ : nullptr; }
+  /// Groups of a product, with turns that are chunks, or count chunks from the last on.
+  TurnGroups groups(const Gemm& product, TurnOf of) const;
+  /// The rows by expert, with such turns.
   std::vector<TurnRows> rows_in_chunks(int rank, TurnOf of) const;
   TurnProduct in_turns(Gemm product, std::int32_t a, TurnOf of, int first, int end) const;
 
@@ -81,11 +101,12 @@ class SlicedChunks {
   const Routing& routing_;
   const Machine& machine_;
   const TileParams tile_;
+  std::optional<Slots> slots_;
   std::vector<std::int64_t> begins_{0};  // shares before each chunk; last the sum of all
   // Buffers. `gathered_`, `weights_`, `sums_` and `parts_` have a part of `m` rows for each rank.
   std::int32_t gathered_ = -1, sorted_ = -1, hidden_ = -1, weights_ = -1, products_ = -1, sums_ = -1,
                parts_ = -1;
-  std::int32_t returned_ = -1;  // counter
+  std::int32_t returned_ = -1, placed_ = -1;  // counters
 };
 
 }  // namespace shingle::planner

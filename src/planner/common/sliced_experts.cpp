@@ -17,6 +17,13 @@ Placement sorted_rows(const Problem& problem, int source, std::int64_t first, co
   return {sorted, std::move(pools)};
 }
 
+/// The slots of a source, in a slice that has those of all sources.
+Slice slots_of(const Routing& routing, int source, Slice all) {
+  all.row += routing.global_base(source);
+  all.rows = routing.rows(source);
+  return all;
+}
+
 }  // namespace
 
 TurnGroups groups_in_turn(const Routing& routing, const std::vector<TurnRows>& rows, std::int64_t unit,
@@ -61,10 +68,38 @@ TurnGroups groups_in_turn(const Routing& routing, int first, std::int64_t unit, 
   return groups_in_turn(routing, rows, unit, of);
 }
 
-Elementwise sort_tokens(const Builder& build, int source, const Slice& tokens, const Slice& sorted) {
+TurnGroups slots_in_turn(const Builder& build, const Gemm& product, const std::vector<std::int32_t>& turns) {
+  const Routing& routing = *build.problem().routing;
+  const int rank = product.a.rank;
+  std::vector<std::pair<std::int32_t, RowGroup>> in_turn;
+  for (int expert = 0; expert < routing.experts(); ++expert)
+    for (int source = 0; source < routing.world(); ++source) {
+      const std::int64_t by_expert = routing.receive_base(expert, source),
+                         by_source = routing.global_base(source) + expert * routing.capacity();
+      in_turn.push_back({turns[static_cast<std::size_t>(source)],
+                         {product.a.buffer == build.a ? by_expert : by_source,
+                          product.out.slice.buffer == build.out ? by_expert : by_source, routing.capacity(),
+                          expert, live_element(routing, rank, source, expert)}});
+    }
+  std::ranges::stable_sort(in_turn, {}, [](const auto& one) { return one.first; });
+  TurnGroups all;
+  for (const auto& [turn, group] : in_turn) {
+    all.groups.push_back(group);
+    all.turns.push_back(turn);
+  }
+  return all;
+}
+
+Elementwise sort_tokens(const Builder& build, const Slots* slots, int source, const Slice& tokens,
+                        const Slice& sorted) {
   const Problem& p = build.problem();
   Elementwise pass;
   pass.grid = build.row_blocks(p.routing->rows(source), p.k);
+  if (slots != nullptr) {
+    pass.from.push_back(slots->tokens(sorted.rank, source, tokens));
+    pass.to = Builder::in_place(slots_of(*p.routing, source, sorted));
+    return pass;
+  }
   pass.from.push_back(rows_of_tokens(p, source, tokens));
   pass.to = sorted_rows(p, source, 0, pass.grid, sorted);
   return pass;
@@ -80,9 +115,11 @@ Elementwise sort_choice(const Builder& build, int source, std::int64_t first, st
   return pass;
 }
 
-Elementwise combine_sorted(const Builder& build, int source, const Slice& products, const Slice& factors,
-                           const Slice& to, std::int64_t first) {
+Elementwise combine_sorted(const Builder& build, const Slots* slots, int source, const Slice& products,
+                           const Slice& factors, const Slice& to, std::int64_t first) {
   const Problem& p = build.problem();
+  if (slots != nullptr)
+    return slots->combine(products.rank, source, slots_of(*p.routing, source, products), factors, to);
   Elementwise pass = combine(build.row_blocks(factors.rows, p.n), factors, to);
   for (std::int64_t choice = 0; choice < p.experts.topk; ++choice)
     pass.from.push_back(sorted_rows(p, source, choice * tokens_of(p, source) + first, pass.grid, products));

@@ -1,9 +1,11 @@
-// Tensor-parallel experts: every rank has the rows of all sources by expert.
+// Tensor-parallel experts: every rank has the rows of all sources by expert. With slots, internal buffers
+// have them source by source, so that the slots of a source are consecutive.
 #pragma once
 
 #include <vector>
 
 #include "experts.hpp"
+#include "slots.hpp"
 
 namespace shingle::planner {
 
@@ -26,14 +28,23 @@ TurnGroups groups_in_turn(const Routing& routing, const std::vector<TurnRows>& r
 /// As above, where sources take turns, from `first` on.
 TurnGroups groups_in_turn(const Routing& routing, int first, std::int64_t unit, TurnOf of);
 
+/// The groups of a product with slots whose operands and places are set: one for each source and expert.
+/// `turns`: by source, in the order of their tokens. In a turn, tiles of an expert follow each other and
+/// share its weight.
+TurnGroups slots_in_turn(const Builder& build, const Gemm& product, const std::vector<std::int32_t>& turns);
+
+// With `slots` (else null), passes find tokens and products by them.
+
 /// The pass that stores a source's tokens among the rows by expert, once for each choice.
-Elementwise sort_tokens(const Builder& build, int source, const Slice& tokens, const Slice& sorted);
+Elementwise sort_tokens(const Builder& build, const Slots* slots, int source, const Slice& tokens,
+                        const Slice& sorted);
 /// The pass that stores some tokens of a source, from `first` on, for one choice.
 Elementwise sort_choice(const Builder& build, int source, std::int64_t first, std::int64_t choice,
                         const Slice& tokens, const Slice& sorted);
-/// The pass that sums the choices of a source's tokens, from `first` on, from products by expert.
-Elementwise combine_sorted(const Builder& build, int source, const Slice& products, const Slice& factors,
-                           const Slice& to, std::int64_t first = 0);
+/// The pass that sums the choices of a source's tokens, from `first` on (with slots: all), from products by
+/// expert.
+Elementwise combine_sorted(const Builder& build, const Slots* slots, int source, const Slice& products,
+                           const Slice& factors, const Slice& to, std::int64_t first = 0);
 
 /// A grouped product whose tiles come in turns.
 struct TurnProduct {

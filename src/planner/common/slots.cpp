@@ -8,10 +8,6 @@
 namespace shingle::planner {
 namespace {
 
-std::vector<std::int64_t> slots_by_rank(const Routing& routing) {
-  return std::vector<std::int64_t>(static_cast<std::size_t>(routing.world()), routing.rows(0));
-}
-
 Placement picked(const Slice& rows, const Slice& index) {
   return {rows, placement::Indexed{index}};
 }
@@ -20,22 +16,25 @@ Placement picked(const Slice& rows, const Slice& index) {
 
 std::int32_t live_element(const Routing& routing, int rank, int source, int weight) {
   if (routing.capacity() == 0) return -1;
-  const int row = source == rank ? routing.world() + rank : source;
+  const bool apart = source == rank && routing.split() == ExpertSplit::by_expert;
+  const int row = apart ? routing.world() + rank : source;
   return row * routing.experts_per_rank() + weight;
 }
 
 Slots::Slots(Builder& build)
     : build_(build),
-      routing_(*build.problem().routing),
-      row_of_(build.typed_buffer("row_of", DType::i32, slots_by_rank(routing_), 1)),
-      slot_of_(build.typed_buffer("slot_of", DType::i32, build.problem().m, build.problem().experts.topk)),
-      live_(build.typed_buffer("live", DType::i32, 2 * std::int64_t{build.world()},
-                               build.problem().weights())) {}
+      p_(build.problem()),
+      routing_(*p_.routing),
+      of_all_(p_.traits().slices_experts()),
+      row_of_(build.typed_buffer("row_of", DType::i32, (of_all_ ? p_.world : 1) * routing_.rows(0), 1)),
+      slot_of_(build.typed_buffer("slot_of", DType::i32, (of_all_ ? p_.world : 1) * p_.m, p_.experts.topk)),
+      live_(
+          build.typed_buffer("live", DType::i32, (of_all_ ? 1 : 2) * std::int64_t{p_.world}, p_.weights())) {}
 
 void Slots::assign(int rank) const {
   build_.step(rank, compute_lane,
-              AssignSlots{build_.all(build_.topk_ids, rank), build_.all(row_of_, rank),
-                          build_.all(slot_of_, rank), counts_to(rank), build_.all(build_.dropped, rank)});
+              AssignSlots{build_.all(build_.topk_ids, rank), part(row_of_, rank, rank),
+                          part(slot_of_, rank, rank), counts_to(rank), build_.all(build_.dropped, rank)});
 }
 
 Placement Slots::tokens(int rank) const {
@@ -45,6 +44,21 @@ Placement Slots::tokens(int rank) const {
 Placement Slots::tokens(int rank, int to) const {
   const std::int64_t rows = routing_.count_to_rank(rank, to);
   return picked(build_.all(build_.a, rank), build_.rows(row_of_, rank, to * rows, rows));
+}
+
+Placement Slots::tokens(int rank, int source, const Slice& tokens) const {
+  return picked(tokens, part(row_of_, rank, source));
+}
+
+Slice Slots::counts_to(int rank) const {
+  return of_all_ ? part_of(build_, live_, rank, rank) : build_.rows(live_, rank, p_.world, p_.world);
+}
+
+std::vector<std::int32_t> Slots::gathered() const {
+  std::vector<std::int32_t> buffers{live_};
+  if (p_.traits().before) buffers.push_back(row_of_);
+  if (p_.traits().after) buffers.push_back(slot_of_);
+  return buffers;
 }
 
 Elementwise Slots::send_counts(int rank, std::int32_t counted) const {
@@ -73,11 +87,14 @@ void Slots::exchange_counts(int rank) const {
 }
 
 Elementwise Slots::combine(int rank, const Slice& products) const {
-  const Problem& p = build_.problem();
-  Elementwise pass = planner::combine(build_.row_blocks(p.out_rows(rank), p.n),
-                                      build_.all(build_.topk_weights, rank), build_.all(build_.out, rank));
-  for (std::int64_t choice = 0; choice < p.experts.topk; ++choice) {
-    Slice index = build_.all(slot_of_, rank);
+  return combine(rank, rank, products, build_.all(build_.topk_weights, rank), build_.all(build_.out, rank));
+}
+
+Elementwise Slots::combine(int rank, int source, const Slice& products, const Slice& factors,
+                           const Slice& to) const {
+  Elementwise pass = planner::combine(build_.row_blocks(factors.rows, p_.n), factors, to);
+  for (std::int64_t choice = 0; choice < p_.experts.topk; ++choice) {
+    Slice index = part(slot_of_, rank, source);
     index.col = choice;
     index.cols = 1;
     pass.from.push_back(picked(products, index));
@@ -88,6 +105,15 @@ Elementwise Slots::combine(int rank, const Slice& products) const {
 void Slots::return_counts(int rank) const {
   if (build_.counts >= 0)
     build_.step(rank, compute_lane, build_.copy(counts_from(rank), build_.all(build_.counts, rank)));
+}
+
+Slice Slots::part(std::int32_t buffer, int rank, int source) const {
+  return of_all_ ? part_of(build_, buffer, rank, source) : build_.all(buffer, rank);
+}
+
+Slice part_of(const Builder& build, std::int32_t buffer, int rank, int of) {
+  const std::int64_t rows = build.all(buffer, rank).rows / build.world();
+  return build.rows(buffer, rank, of * rows, rows);
 }
 
 }  // namespace shingle::planner

@@ -9,6 +9,9 @@ namespace shingle::planner {
 std::int32_t live_element(const Routing& routing, int rank, int source, int weight);
 
 /// The indices and counts of a plan's AssignSlots steps.
+///
+/// A rank has its own. With tensor-parallel experts it needs those of all ranks: buffers then have a part for
+/// each rank, and a rank assigns in its own part.
 class Slots {
  public:
   /// Declares their buffers.
@@ -19,12 +22,16 @@ class Slots {
   /// The tokens of a rank's slots, of all or of those that go to one rank.
   Placement tokens(int rank) const;
   Placement tokens(int rank, int to) const;
+  /// The tokens of a source's slots, from `tokens`, which are those of the source.
+  Placement tokens(int rank, int source, const Slice& tokens) const;
 
   /// Counts of the rows that a rank multiplies: those from other ranks, a row each, then those of its own
-  /// slots, a row for each rank that they go to.
+  /// slots, a row for each rank that they go to. With tensor-parallel experts a row for each rank.
   Slice live(int rank) const { return build_.all(live_, rank); }
   Slice counts_from(int rank) const { return build_.rows(live_, rank, 0, build_.world()); }
-  Slice counts_to(int rank) const { return build_.rows(live_, rank, build_.world(), build_.world()); }
+  Slice counts_to(int rank) const;
+  /// Buffers of tensor-parallel experts whose own parts all other ranks need.
+  std::vector<std::int32_t> gathered() const;
   /// The pass that stores a rank's counts on all ranks, each of which then finds 1 in entry `rank` of
   /// `counted`. counted = -1: nobody awaits that.
   Elementwise send_counts(int rank, std::int32_t counted) const;
@@ -34,11 +41,22 @@ class Slots {
   void return_counts(int rank) const;
   /// The pass that sums the choices of a rank's tokens, in a slice that has the products of all slots.
   Elementwise combine(int rank, const Slice& products) const;
+  /// The same for the tokens of a source, with their factors.
+  Elementwise combine(int rank, int source, const Slice& products, const Slice& factors,
+                      const Slice& to) const;
 
  private:
+  /// The part of a source in a buffer; all of it if the rank has only its own.
+  Slice part(std::int32_t buffer, int rank, int source) const;
+
   Builder& build_;
+  const Problem& p_;
   const Routing& routing_;
+  const bool of_all_;  // buffers have a part for each rank
   std::int32_t row_of_, slot_of_, live_;
 };
+
+/// The part of a rank in a buffer that has equal parts of all ranks.
+Slice part_of(const Builder& build, std::int32_t buffer, int rank, int of);
 
 }  // namespace shingle::planner

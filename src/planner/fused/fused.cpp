@@ -270,10 +270,11 @@ FusedParams choose(const Problem& p, const Machine& machine, const FusedParams& 
     }
   }
   if (p.traits().slices_experts()) {
-    chosen.mover = params.mover;
+    const bool open = params.helpers == 0 && (p.has_slots() || params.mover == Mover::automatic);
+    // The device knows how many tokens there are: a copy engine moves as many as there may be.
+    chosen.mover = p.has_slots() ? Mover::store : params.mover;
     chosen.helpers = planner::helpers_of_experts(p, machine, params.tile, params.helpers);
-    if (params.mover == Mover::automatic && params.helpers == 0 &&
-        planner::sorts_before_product(p, machine, params.tile)) {
+    if (open && planner::sorts_before_product(p, machine, params.tile)) {
       chosen.mover = Mover::store;
       chosen.helpers = FusedParams::no_helpers;
     }

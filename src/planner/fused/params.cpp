@@ -28,7 +28,8 @@ std::vector<std::int64_t> comm_rows_to_try(const Tuning<P>& tuning) {
 
 /// By default shards go by copy engine, and tokens by size.
 std::vector<Mover> movers_to_try(const Tuning<P>& tuning) {
-  if (!moves_inputs(tuning) && !tuning.problem.traits().slices_experts()) return {};
+  const bool gathers_tokens = tuning.problem.traits().slices_experts() && !tuning.problem.has_slots();
+  if (!moves_inputs(tuning) && !gathers_tokens) return {};
   if (dispatches_tokens(tuning.problem)) return {Mover::automatic, Mover::copy_engine, Mover::store};
   return {Mover::automatic, Mover::store};
 }

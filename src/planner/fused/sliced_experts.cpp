@@ -9,6 +9,10 @@
 // In the product that is summed own rows come last, because their sums need no link. When the tiles of a
 // source are computed, helpers sum the choices of its tokens and store one row a token with the source. There
 // the ranks are summed in rank order.
+//
+// With slots, workers first tell all ranks where tokens go, so that the arrival of tokens, or of weights,
+// tells of that too.
+#include <optional>
 #include <utility>
 
 #include "fused.hpp"
@@ -30,6 +34,10 @@ class SlicedExperts {
       if (build.helpers() > 0) sorted_tiles_ = build.counter("sorted", p_.world);
     }
     if (p_.traits().chains()) hidden_ = build.buffer("hidden", rows, p_.inner);
+    if (p_.has_slots()) {
+      slots_.emplace(build);
+      if (build.helpers() > 0) assigned_ = build.counter("assigned", 1);
+    }
     if (!sums()) return;
     weights_ = build.typed_buffer("weights", DType::f32, tokens, p_.experts.topk);
     products_ = build.buffer("products", rows, p_.n);
@@ -41,15 +49,19 @@ class SlicedExperts {
 
   /// Sends a rank's tokens to all ranks, sorts those that arrive, and sends the weights.
   void gather(int rank) const {
+    if (slots_) slots_->assign(rank);
     if (!by_engine() && build_.helpers() == 0) return gather_before_product(rank);
-    if (gathers()) sort(rank, compute_lane, rank);
     const std::int32_t helpers = helper_lane(rank);
     const std::int32_t lane = by_engine() ? build_.lane(rank, LaneKind::copy, "copy") : helpers;
+    if (slots_) hand_over(build_, rank, assigned_, compute_lane, lane);
+    if (gathers()) sort(rank, compute_lane, rank);
     // An engine waits for all at once: a wait between two copies makes it pause.
-    if (by_engine()) handshake_.await_all(build_, rank, lane);
+    const bool at_once = by_engine() || slots_;
+    if (at_once) handshake_.await_all(build_, rank, lane);
+    if (slots_) push_slots(rank, lane);
     for (int i = 1; i < p_.world; ++i) {
       const int to = (rank - i + p_.world) % p_.world, source = (rank + i) % p_.world;
-      if (!by_engine()) handshake_.await(build_, rank, lane, to);
+      if (!at_once) handshake_.await(build_, rank, lane, to);
       if (!gathers()) continue;
       send(rank, lane, to, build_.a, gathered_, arrived_);
       if (tokens(source) == 0) continue;
@@ -68,8 +80,10 @@ class SlicedExperts {
                           : build_.gemm(rank, build_.one_tile(1), {}, in_place(build_.out, rank));
       await_tokens(rank, in_turn(std::move(first), sorted_, rank, TurnOf::last));
     }
+    if (slots_) slots_->return_counts(rank);
     if (!sums()) return;
     handshake_.await_all(build_, rank, compute_lane);
+    if (slots_ && !gathers()) await_weights(rank);
     combine(rank, in_turn(build_.gemm(rank, build_.one_tile(1), {}, in_place(products_, rank)),
                           chains ? hidden_ : build_.a, after(rank), TurnOf::first));
   }
@@ -90,6 +104,7 @@ class SlicedExperts {
  private:
   bool gathers() const { return p_.traits().before.has_value(); }
   bool sums() const { return p_.traits().after.has_value(); }
+  const Slots* slots() const { return slots_ ? &*slots_ : nullptr; }
   bool by_engine() const { return build_.params().mover != Mover::store; }
   std::int64_t tokens(int rank) const { return tokens_of(p_, rank); }
   int after(int rank) const { return (rank + 1) % p_.world; }
@@ -111,6 +126,7 @@ class SlicedExperts {
 
   void gather_before_product(int rank) const {
     handshake_.await_all(build_, rank, compute_lane);
+    if (slots_) push_slots(rank, compute_lane);
     if (gathers()) push_to_all(rank, build_.a, gathered_, arrived_);
     if (sums()) push_to_all(rank, build_.topk_weights, weights_, weights_arrived_);
     if (!gathers()) return;
@@ -124,14 +140,42 @@ class SlicedExperts {
   /// Stores a matrix of the user with a row for each token of the rank on all other ranks.
   void push_to_all(int rank, std::int32_t matrix, std::int32_t parts, std::int32_t arrived) const {
     if (tokens(rank) == 0 || p_.world == 1) return;
-    std::vector<std::int32_t> peers;
-    for (int i = 1; i < p_.world; ++i) peers.push_back((rank + i) % p_.world);
-    Elementwise push =
-        build_.copy(build_.all(matrix, rank), of_source(parts, peers.front(), rank, tokens(rank)));
-    push.to.form = placement::Matrix{RowMap::identity(tokens(rank)), peers};
-    push.notify.push_back({arrived, std::move(peers), {push.grid.positions()}, {rank}});
+    Elementwise push = to_peers(rank, build_.all(matrix, rank), of_source(parts, rank, rank, tokens(rank)));
+    push.notify.push_back({arrived, peers(rank), {push.grid.positions()}, {rank}});
     push.resources = share_of(compute_lane);
     build_.step(rank, compute_lane, std::move(push));
+  }
+
+  /// Stores where the rank's tokens go on all other ranks.
+  void push_slots(int rank, std::int32_t lane) const {
+    if (p_.world == 1) return;
+    for (const std::int32_t buffer : slots_->gathered()) {
+      const Slice own = part_of(build_, buffer, rank, rank);
+      Elementwise push = to_peers(rank, own, own);
+      push.resources = share_of(lane);
+      build_.step(rank, lane, std::move(push));
+    }
+  }
+
+  /// The pass that copies a slice of the rank to the same place `to` on all other ranks.
+  Elementwise to_peers(int rank, const Slice& from, Slice to) const {
+    to.rank = peers(rank).front();
+    Elementwise push = build_.copy(from, to);
+    push.to.form = placement::Matrix{RowMap::identity(from.rows), peers(rank)};
+    return push;
+  }
+  std::vector<std::int32_t> peers(int rank) const {
+    std::vector<std::int32_t> peers;
+    for (int i = 1; i < p_.world; ++i) peers.push_back((rank + i) % p_.world);
+    return peers;
+  }
+
+  /// Awaits the weights of all tokens, which tell where the tokens go.
+  void await_weights(int rank) const {
+    for (int i = 1; i < p_.world; ++i) {
+      const int source = (rank + i) % p_.world;
+      build_.await(rank, compute_lane, weights_arrived_, source, arrivals(source, p_.experts.topk));
+    }
   }
 
   /// Sends a matrix of the user with a row for each token of the rank.
@@ -158,7 +202,7 @@ class SlicedExperts {
     if (tokens(source) == 0) return;
     const Slice from =
         source == rank ? build_.all(build_.a, rank) : of_source(gathered_, rank, source, tokens(source));
-    Elementwise pass = sort_tokens(build_, source, from, build_.all(sorted_, rank));
+    Elementwise pass = sort_tokens(build_, slots(), source, from, build_.all(sorted_, rank));
     if (lane != compute_lane)
       pass.notify.push_back({sorted_tiles_, {rank}, {pass.grid.positions()}, {turn_of(rank, source)}});
     pass.resources = share_of(lane);
@@ -167,10 +211,22 @@ class SlicedExperts {
 
   TurnProduct in_turn(Gemm product, std::int32_t a, int first, TurnOf of) const {
     const TileParams& asked = build_.params().tile;
-    TurnGroups in_turn = groups_in_turn(routing_, first, unit_rows(machine_, asked, product.epilogue), of);
-    product = grouped(build_, machine_, asked, std::move(product), a, std::move(in_turn.groups));
+    product.a = build_.all(a, product.a.rank);
+    TurnGroups in_turn =
+        slots_ ? slots_in_turn(product, first)
+               : groups_in_turn(routing_, first, unit_rows(machine_, asked, product.epilogue), of);
+    if (slots_) product.live = slots_->live(product.a.rank);
+    product = grouped(build_, machine_, asked, std::move(product), std::move(in_turn.groups));
     product.resources = {1, build_.workers() - build_.helpers()};
     return {std::move(product), std::move(in_turn.turns)};
+  }
+
+  /// Without helpers nothing is beside the product: tiles of all sources then share the weights.
+  TurnGroups slots_in_turn(const Gemm& product, int first) const {
+    std::vector<std::int32_t> turns;
+    for (int source = 0; source < p_.world; ++source)
+      turns.push_back(build_.helpers() == 0 ? 0 : turn_of(first, source));
+    return planner::slots_in_turn(build_, product, turns);
   }
 
   /// Appends a product whose tiles await that helpers sort their rows. Own rows are sorted by the step
@@ -195,8 +251,9 @@ class SlicedExperts {
     for (int turn = 0; turn < p_.world; ++turn) {
       const int source = (after(rank) + turn) % p_.world;
       std::vector<RowRange> rows;
+      if (slots_) rows.push_back({routing_.global_base(source), routing_.global_base(source + 1)});
       for (int expert = 0; expert < routing_.experts(); ++expert)
-        if (routing_.count(source, expert) > 0)
+        if (!slots_ && routing_.count(source, expert) > 0)
           rows.push_back({routing_.receive_base(expert, source), routing_.receive_base(expert, source + 1)});
       needed.push_back(turns_of(product, rows));
     }
@@ -214,7 +271,7 @@ class SlicedExperts {
     if (rows == 0) return;
     const bool own = source == rank;
     Elementwise pass =
-        combine_sorted(build_, source, build_.all(products_, rank),
+        combine_sorted(build_, slots(), source, build_.all(products_, rank),
                        own ? build_.all(build_.topk_weights, rank) : of_source(weights_, rank, source, rows),
                        of_source(staging_, source, rank, rows));
     const std::vector<std::int64_t> all{pass.grid.positions()};
@@ -232,10 +289,12 @@ class SlicedExperts {
   const Routing& routing_;
   const Machine& machine_;
   Handshake handshake_;
+  std::optional<Slots> slots_;  // with a capacity
   // Buffers. `gathered_`, `weights_` and `staging_` have a part of `m` rows for each rank.
   std::int32_t gathered_ = -1, sorted_ = -1, hidden_ = -1, weights_ = -1, products_ = -1, staging_ = -1;
   // Counters: entry p for rank p; of `sorted_tiles_` and `computed_` for turn p.
   std::int32_t arrived_ = -1, sorted_tiles_ = -1, weights_arrived_ = -1, computed_ = -1, stored_ = -1;
+  std::int32_t assigned_ = -1;  // of the rank itself
 };
 
 }  // namespace

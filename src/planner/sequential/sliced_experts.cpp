@@ -1,8 +1,9 @@
 // Tensor-parallel experts: all-gather of tokens and their weights, products, reduce-scatter, one after the
 // other.
 //
-// NCCL and MPI need equal parts. If ranks have different numbers of tokens, a rank's part is copied to its
-// place among those of all ranks, or from there, and the collective works in place.
+// NCCL and MPI need equal parts. If ranks may have different numbers of tokens, a rank's part is copied to
+// its place among those of all ranks, or from there, and the collective works in place.
+#include <optional>
 #include <utility>
 
 #include "planner/common/sliced_experts.hpp"
@@ -29,24 +30,35 @@ class SlicedSequence {
     }
     for (int rank = 0; rank < p_.world; ++rank)
       if (tokens_of(p_, rank) != p_.m) equal_ = false;
+    if (p_.has_slots()) {
+      slots_.emplace(build);
+      equal_ = false;
+    }
     if (!equal_) placed_ = build.counter("placed", 1);
     if (!equal_ && sums()) summed_ = build.counter("summed", 1);
     arrived_ = build.counter("arrived", 1);
   }
 
-  /// Brings the tokens of all ranks, and their weights.
+  /// Brings the tokens of all ranks, their weights, and where they go.
   void gather(int rank) const {
+    if (slots_) slots_->assign(rank);
     if (!equal_) {
       if (gathers()) copy(rank, build_.all(build_.a, rank), own(gathered_, rank));
       if (sums()) copy(rank, build_.all(build_.topk_weights, rank), own(weights_, rank));
       hand_over(build_, rank, placed_, compute_lane, communicate_lane);
     }
+    if (slots_)
+      for (const std::int32_t buffer : slots_->gathered())
+        build_.collective(rank, CollectiveKind::allgather, part_of(build_, buffer, rank, rank),
+                          build_.all(buffer, rank));
     if (gathers()) all_gather(rank, build_.a, gathered_);
     if (sums()) all_gather(rank, build_.topk_weights, weights_);
     hand_over(build_, rank, arrived_, communicate_lane, compute_lane);
     for (int source = 0; gathers() && source < p_.world; ++source)
       build_.step(rank, compute_lane,
-                  sort_tokens(build_, source, of_source(gathered_, rank, source), build_.all(sorted_, rank)));
+                  sort_tokens(build_, slots(), source, of_source(gathered_, rank, source),
+                              build_.all(sorted_, rank)));
+    if (slots_) slots_->return_counts(rank);
   }
 
   void multiply(int rank) const {
@@ -60,7 +72,7 @@ class SlicedSequence {
   void combine(int rank) const {
     for (int source = 0; source < p_.world; ++source)
       build_.step(rank, compute_lane,
-                  combine_sorted(build_, source, build_.all(products_, rank),
+                  combine_sorted(build_, slots(), source, build_.all(products_, rank),
                                  of_source(weights_, rank, source), of_source(sums_, rank, source)));
     hand_over(build_, rank, combined_, compute_lane, communicate_lane);
     build_.collective(rank, CollectiveKind::reducescatter, build_.all(sums_, rank),
@@ -73,6 +85,7 @@ class SlicedSequence {
  private:
   bool gathers() const { return p_.traits().before.has_value(); }
   bool sums() const { return p_.traits().after.has_value(); }
+  const Slots* slots() const { return slots_ ? &*slots_ : nullptr; }
   Placement in_place(std::int32_t buffer, int rank) const {
     return Builder::in_place(build_.all(buffer, rank));
   }
@@ -93,15 +106,25 @@ class SlicedSequence {
   }
   void add(Gemm product, std::int32_t a) const {
     const int rank = product.a.rank;
-    build_.step(rank, compute_lane,
-                grouped(build_, machine_, {}, std::move(product), a, groups_by_expert(routing_, rank)));
+    product.a = build_.all(a, rank);
+    std::vector<RowGroup> groups;
+    if (slots_) {
+      product.live = slots_->live(rank);
+      groups =
+          slots_in_turn(build_, product, std::vector<std::int32_t>(static_cast<std::size_t>(p_.world), 0))
+              .groups;
+    } else {
+      groups = groups_by_expert(routing_, rank);
+    }
+    build_.step(rank, compute_lane, grouped(build_, machine_, {}, std::move(product), std::move(groups)));
   }
 
   Builder& build_;
   const Problem& p_;
   const Routing& routing_;
   const Machine& machine_;
-  bool equal_ = true;  ///< all ranks have equally many tokens
+  std::optional<Slots> slots_;  ///< with a capacity
+  bool equal_ = true;           ///< all ranks always have equally many tokens
   // Buffers. `gathered_`, `weights_` and `sums_` have a part of `m` rows for each rank.
   std::int32_t gathered_ = -1, sorted_ = -1, hidden_ = -1, weights_ = -1, products_ = -1, sums_ = -1;
   std::int32_t placed_ = -1, arrived_ = -1, combined_ = -1, summed_ = -1;  // counters

@@ -5,7 +5,8 @@
 namespace shingle {
 namespace planner {
 
-/// Tensor-parallel experts: all other ranks' tokens together, or each rank's in some groups.
+/// Tensor-parallel experts: all other ranks' tokens together, or each rank's in some groups; with slots in
+/// one.
 static std::vector<SignalParams> sliced_groups_to_try(const Tuning<SignalParams>& tuning) {
   std::vector<SignalParams> all;
   const int world = tuning.problem.world;
@@ -15,7 +16,8 @@ static std::vector<SignalParams> sliced_groups_to_try(const Tuning<SignalParams>
     all.back().group_waves = std::move(shares);
   };
   with({1, world - 1});
-  for (const std::int64_t cut : {1, 2, 4, 8}) with(groups_by_rank(world, cut));
+  for (const std::int64_t cut : {1, 2, 4, 8})
+    if (cut == 1 || !tuning.problem.has_slots()) with(groups_by_rank(world, cut));
   return all;
 }
 

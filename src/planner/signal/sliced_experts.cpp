@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "experts.hpp"
@@ -26,6 +27,7 @@ class SlicedSignals {
   /// Gathers tokens and weights. Sorts tokens as they arrive, and multiplies them: beside each other, or with
   /// no helpers one after the other.
   void take(int rank) const {
+    groups_.begin(rank);
     if (!build_.problem().traits().before) return groups_.gather(rank);
     const int groups = groups_.chunks();
     std::vector<std::vector<Elementwise>> arriving(static_cast<std::size_t>(groups));  // by group
@@ -55,10 +57,12 @@ class SlicedSignals {
         add(rank, helper_lane(rank), std::move(pass));
     }
     if (helpers_ == 0) multiply();
+    groups_.return_counts(rank);
   }
 
   /// Multiplies hidden rows, sums the choices of all tokens group by group, and returns the sums.
   void give(int rank) const {
+    if (groups_.slots_with_weights()) build_.await(rank, compute_lane, groups_.weights_arrived, 0);
     TurnProduct product = groups_.last_product(rank, 0, groups_.chunks());
     const std::vector<std::uint32_t> computed =
         count_by_key(product.gemm, product.turns, computed_, groups_.chunks());
@@ -137,6 +141,19 @@ std::vector<std::int64_t> groups_by_rank(int world, std::int64_t cut) {
   return shares;
 }
 
+/// Shares of whole ranks, which these are about. Shares of less than a rank are joined.
+std::vector<std::int64_t> in_whole_ranks(int world, const std::vector<std::int64_t>& shares) {
+  const std::int64_t all = std::accumulate(shares.begin(), shares.end(), std::int64_t{0});
+  std::vector<std::int64_t> ranks;
+  std::int64_t shared = 0, taken = 0;
+  for (const std::int64_t share : shares) {
+    shared += share;
+    if (const std::int64_t some = world * shared / all - taken; some > 0) ranks.push_back(some);
+    taken = world * shared / all;
+  }
+  return ranks;
+}
+
 Result<Plan> signal_sliced_experts(const Problem& problem, const Machine& machine, SignalParams params) {
   constexpr std::size_t most_groups = 512;  // each has a work queue for the sums of its tokens
   if (params.group_waves.size() > most_groups)
@@ -148,6 +165,7 @@ Result<Plan> signal_sliced_experts(const Problem& problem, const Machine& machin
                               machine.workers - machine.collective_workers)};
   if (params.helpers == 0) params.helpers = default_helpers(problem, machine, params.tile, most);
   if (params.group_waves.empty()) params.group_waves = default_groups(problem, machine, params.helpers);
+  if (problem.has_slots()) params.group_waves = in_whole_ranks(problem.world, params.group_waves);
   ParamBuilder<SignalParams> build(problem, machine, params);
   const SlicedChunks groups(build, machine, params.tile, params.group_waves);
   const SlicedSignals signals(build, groups, params.helpers);

@@ -98,13 +98,14 @@ class MemoryCheck {
   void check_slot_output(const Segment& s, std::int32_t index, Role role);
   void provide_tokens(const Place& all, const Segment& s);
   void assign_slots(const AssignSlots& step, const Segment& s, std::int32_t index);
-  void read_numbers(const Slice& slice, Content::Of of, const Segment& s, std::int32_t index,
+  void read_numbers(const Slice& slice, Content::Of of, int source, const Segment& s, std::int32_t index,
                     std::int64_t row, std::int64_t col);
   Content pick_tokens(const Elementwise& step, const Segment& s, std::int32_t index, std::int64_t item,
                       const Placement& from);
   void take_picked(const Elementwise& step, const Segment& s, std::int32_t index, std::int64_t item,
                    std::size_t choice, std::int64_t first, RegionMap<ValueTable::Id>& sums);
-  const std::vector<ValueTable::Id>& read_slots(const Slice& products, const Segment& s, std::int32_t index);
+  const std::vector<ValueTable::Id>& read_slots(const Slice& products, int source, const Segment& s,
+                                                std::int32_t index);
   void check_live(const Gemm& step, const Segment& s, std::int32_t index, const ProductTile& tile,
                   const std::vector<TileRows>& rows);
   void workload_user(const Workload& workload, const Segment& s, std::int32_t index);
@@ -179,8 +180,9 @@ class MemoryCheck {
   std::int64_t a_row_ = -1;
   Content::Of a_wanted_ = Content::Of::nothing;
   std::vector<TileRows> a_tile_rows_;
-  // Products of all slots, of which tiles of a run pick some. They are read once.
+  // Products of all slots of a rank, of which tiles of a run pick some. They are read once.
   std::int32_t slots_segment_ = -1;
+  int slots_source_ = -1;
   Slice slots_{};
   std::vector<ValueTable::Id> slot_values_;
   // Tiles of a head see the same keys and values, or more of them. Each token's are read once.

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 
 namespace shingle {
 
@@ -15,24 +16,24 @@ void MemoryCheck::provide_tokens(const Place& all, const Segment& s) {
   memory_.hold(all, {Content::Of::tokens, 0, s.epoch, 0, 0, std::uint64_t{1} << s.rank});
 }
 
-/// Requires a slice to hold indices or counts that a step of this rank has made, from this row and column of
-/// theirs on.
-void MemoryCheck::read_numbers(const Slice& slice, Content::Of of, const Segment& s, std::int32_t index,
-                               std::int64_t row, std::int64_t col) {
+/// Requires a slice to hold tokens of a rank, or indices or counts that a step of it has made, from this row
+/// and column of theirs on.
+void MemoryCheck::read_numbers(const Slice& slice, Content::Of of, int source, const Segment& s,
+                               std::int32_t index, std::int64_t row, std::int64_t col) {
   const Place at = place(slice, s.epoch);
   memory_.read(at, index, -1, [&](const Rect& cell, const Content& c) {
-    if (c.of == of && c.epoch == s.epoch && c.ranks == std::uint64_t{1} << s.rank &&
+    if (c.of == of && c.epoch == s.epoch && c.ranks == std::uint64_t{1} << source &&
         c.row + at.rect.row == row && c.col + at.rect.col == col)
       return;
     Content wanted{of, 0, s.epoch};
-    wanted.ranks = std::uint64_t{1} << s.rank;
+    wanted.ranks = std::uint64_t{1} << source;
     fail_content(s, fmt::format("reads {} ({}) as {}, from row {}, column {} on", memory_.describe(at, cell),
                                 text_of(c), text_of(wanted), row, col));
   });
 }
 
 void MemoryCheck::assign_slots(const AssignSlots& step, const Segment& s, std::int32_t index) {
-  read_numbers(step.ids, Content::Of::topk_ids, s, index, 0, 0);
+  read_numbers(step.ids, Content::Of::topk_ids, s.rank, s, index, 0, 0);
   const auto make = [&](const Slice& to, Content::Of of) {
     Content c{of, 0, s.epoch, -to.row, -to.col};
     c.ranks = std::uint64_t{1} << s.rank;
@@ -44,8 +45,8 @@ void MemoryCheck::assign_slots(const AssignSlots& step, const Segment& s, std::i
   make(step.dropped, Content::Of::dropped);
 }
 
-/// Reads the tokens of consecutive slots. Any of the rank's tokens may be in any of its slots, so the source
-/// must be all of them. Returns the rows of the slots, in tile coordinates.
+/// Reads the tokens of consecutive slots of a rank. Any of its tokens may be in any of its slots, so the pass
+/// must pick from all of them. Returns the rows of the slots, in tile coordinates.
 Content MemoryCheck::pick_tokens(const Elementwise& step, const Segment& s, std::int32_t index,
                                  std::int64_t item, const Placement& from) {
   const Problem& p = plan_.problem();
@@ -54,27 +55,31 @@ Content MemoryCheck::pick_tokens(const Elementwise& step, const Segment& s, std:
   by.row += rect.row;
   by.rows = rect.rows;
   std::int64_t slot = -1;  // of the tile's first row
+  int source = s.rank;     // of the slot
   const Place at = place(by, s.epoch);
   memory_.read(at, index, item, [&](const Rect&, const Content& c) {
-    if (slot < 0) slot = c.row + at.rect.row;
+    if (slot >= 0) return;
+    slot = c.row + at.rect.row;
+    if (c.ranks != 0) source = std::countr_zero(c.ranks);
   });
-  read_numbers(by, Content::Of::row_of, s, index, slot, 0);
-  read_numbers(from.slice, Content::Of::tokens, s, index, 0, 0);
+  read_numbers(by, Content::Of::row_of, source, s, index, slot, 0);
+  read_numbers(from.slice, Content::Of::tokens, source, s, index, 0, 0);
   if (from.slice.rows != p.m)
     fail_content(s, fmt::format("picks from {} rows, but a rank has {} tokens", from.slice.rows, p.m));
-  return {Content::Of::a, 0, s.epoch, p.routing->global_base(s.rank) + slot, rect.col, 0};
+  return {Content::Of::a, 0, s.epoch, p.routing->global_base(source) + slot, rect.col, 0};
 }
 
-/// Requires the products of all of a rank's slots, each with the weight of its expert. Returns their values.
-const std::vector<ValueTable::Id>& MemoryCheck::read_slots(const Slice& products, const Segment& s,
-                                                           std::int32_t index) {
-  if (slots_segment_ == index && slots_ == products) return slot_values_;
+/// Requires the products of all slots of a rank, each with the weight of its expert. Returns their values.
+const std::vector<ValueTable::Id>& MemoryCheck::read_slots(const Slice& products, int source,
+                                                           const Segment& s, std::int32_t index) {
+  if (slots_segment_ == index && slots_source_ == source && slots_ == products) return slot_values_;
   const Problem& p = plan_.problem();
   const Routing& routing = *p.routing;
-  if (products.rows != routing.rows(s.rank))
+  if (products.rows != routing.rows(source))
     fail_content(
-        s, fmt::format("picks from {} rows, but a rank has {} slots", products.rows, routing.rows(s.rank)));
+        s, fmt::format("picks from {} rows, but a rank has {} slots", products.rows, routing.rows(source)));
   slots_segment_ = index;
+  slots_source_ = source;
   slots_ = products;
   slot_values_.clear();
   const Place at = place(products, s.epoch);
@@ -82,12 +87,13 @@ const std::vector<ValueTable::Id>& MemoryCheck::read_slots(const Slice& products
     budget_.spend(Budget::compared, cell.rows);
     for (std::int64_t row = cell.row; row < cell.row + cell.rows; ++row) {
       const std::int64_t slot = row - at.rect.row;
-      const int expert = routing.dest(s.rank, slot), holder = routing.rank_of(expert);
+      const int expert = routing.dest(source, slot),
+                holder = routing.receives(s.rank, expert) ? s.rank : routing.rank_of(expert);
       // Rows count as those of A: slots, or rows by expert.
       const std::int64_t wanted = p.traits().before
-                                      ? routing.global_base(s.rank) + slot
+                                      ? routing.global_base(source) + slot
                                       : p.a_runs(holder).front().global_row +
-                                            routing.receive_base(expert, s.rank) + slot % routing.capacity();
+                                            routing.receive_base(expert, source) + slot % routing.capacity();
       if (c.of != Content::Of::c || c.epoch != s.epoch || c.done != 0 || row + c.row != wanted ||
           at.rect.col + c.col != 0 || c.ranks != std::uint64_t{1} << holder ||
           c.weight != routing.weight_of(expert))
@@ -110,9 +116,10 @@ void MemoryCheck::take_picked(const Elementwise& step, const Segment& s, std::in
   Slice by = std::get<placement::Indexed>(from.form).index;
   by.row += rect.row;
   by.rows = rect.rows;
-  const std::int64_t token = first - plan_.problem().out_runs(s.rank).front().global_row;
-  read_numbers(by, Content::Of::slot_of, s, index, token, static_cast<std::int64_t>(choice));
-  const std::vector<ValueTable::Id>& values = read_slots(from.slice, s, index);
+  const auto source = static_cast<int>(first / plan_.problem().m);
+  read_numbers(by, Content::Of::slot_of, source, s, index, first % plan_.problem().m,
+               static_cast<std::int64_t>(choice));
+  const std::vector<ValueTable::Id>& values = read_slots(from.slice, source, s, index);
   sums.visit({0, rect.rows, 0, rect.cols}, [&](const Rect&, ValueTable::Id& sum) {
     for (const ValueTable::Id value : values) sum = values_.merged(sum, value);
   });
@@ -157,6 +164,7 @@ void MemoryCheck::check_live(const Gemm& step, const Segment& s, std::int32_t in
 
 /// Counts of this call, of all ranks that send rows, or what the rank's own routing has dropped.
 void MemoryCheck::check_slot_output(const Segment& s, std::int32_t index, Role role) {
+  const Problem& p = plan_.problem();
   const std::int32_t buffer = find_buffer(plan_, role);
   if (buffer < 0) return;
   const Slice all = whole(plan_, buffer, s.rank);
@@ -166,7 +174,7 @@ void MemoryCheck::check_slot_output(const Segment& s, std::int32_t index, Role r
     expected.ranks = std::uint64_t{1} << s.rank;
     if (role == Role::counts) {
       expected.of = Content::Of::counts;
-      expected.row = s.rank - row;
+      expected.row = (p.traits().slices_experts() ? 0 : s.rank) - row;
       expected.ranks = std::uint64_t{1} << row;
     }
     expect({at.buffer, at.rank, at.copy, {row, 1, 0, all.cols}}, index, expected);

@@ -54,8 +54,8 @@ NamedProblem with_slots(const ProblemFlags& flags, Problem problem) {
     throw InvalidArgument(
         fmt::format("--m {}, but a rank of {} has {} tokens", flags.m, flags.routing, most));
   problem.m = larger(flags.m, most);
-  problem.routing = std::make_shared<const Routing>(
-      Routing::slots(problem.world, problem.experts.count, problem.experts.capacity));
+  problem.routing = std::make_shared<const Routing>(Routing::slots(
+      problem.world, problem.experts.count, problem.experts.capacity, problem.traits().expert_split()));
   return {"", problem, choices};
 }
 
@@ -94,7 +94,7 @@ NamedProblem from_sizes(const ProblemFlags& flags, int world) {
   need("--n", problem.n);
   need("--k", problem.k);
   if (problem.traits().chains()) need("--inner", flags.inner);
-  if (problem.traits().takes_capacity() && problem.has_slots()) return with_slots(flags, problem);
+  if (problem.traits().grouped && problem.has_slots()) return with_slots(flags, problem);
   if (routed) {
     problem.routing =
         make_routing(flags, problem, std::vector<std::int64_t>(static_cast<std::size_t>(world), flags.m));
