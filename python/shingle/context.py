@@ -209,7 +209,7 @@ class Operator:
         role: "a", "b", "bias", "residual", "norm_weight", "keys", "values", "down", "out" or "sum";
         of attention-backward also "grad", "attended", "lse", "keys_grad" and "values_grad"; of allgather+attention with
         returns_lse also "out_lse"; of experts "topk_weights", with a capacity also "topk_ids", "dropped" and, of
-        alltoall+grouped-gemm, "counts".
+        alltoall+grouped-gemm and allgather+grouped-gemm, "counts".
         """
         return Call(self, matrices, streams)
 
@@ -343,7 +343,7 @@ def columns(largest, role, ranks):
     if role == "dropped":
         return 2
     if role == "counts":
-        return largest.experts // ranks
+        return largest.experts // (ranks if largest.op == b"alltoall+grouped-gemm" else 1)
     if role in ("keys", "values", "keys_grad", "values_grad"):
         return largest.kv_heads * largest.head_dim // (ranks if largest.op == b"attention+reducescatter" else 1)
     return {"a": largest.k, "bias": b_cols}.get(role, out)

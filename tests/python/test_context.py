@@ -100,19 +100,26 @@ def test_mixture_of_experts(context, name, mechanism):
             np.testing.assert_allclose(out[rank], np.einsum("tj,tjn->tn", weights[rank], each), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["moe", "moe-tp"])
 @pytest.mark.parametrize("mechanism", ["sequential", "chunked", "signal", "fused"])
-def test_mixture_of_experts_by_ids(context, mechanism):
+def test_mixture_of_experts_by_ids(context, mechanism, name):
     """The device routes, and drops what exceeds the capacity, as the host would do it here."""
     inner, experts, topk, capacity, most = 12, 4, 2, 3, 8
-    op = context.declare("moe", m=most, n=N, k=K, inner=inner, transpose_b=1, activation="swiglu", experts=experts,
-                         topk=topk, capacity=capacity, mechanism=mechanism)  # fmt: skip
+    op = context.declare(name, m=most, n=N, k=K, inner=inner if name == "moe" else inner // 2, transpose_b=1,
+                         activation="swiglu", experts=experts, topk=topk, capacity=capacity,
+                         mechanism=mechanism)  # fmt: skip
     roles = ("a", "b", "down", "topk_weights", "topk_ids", "dropped", "out")
     call = op.prepare([(rank, role) for rank in (0, 1) for role in roles])
     random = np.random.default_rng(4)
     up = random.standard_normal((experts, 2 * inner, K), np.float32)
     down = random.standard_normal((experts, N, inner), np.float32)
-    own = [slice(0, 2), slice(2, 4)]
-    ups, downs = [np.vstack(up[at]) for at in own], [np.vstack(down[at]) for at in own]
+    if name == "moe":
+        own = [slice(0, 2), slice(2, 4)]
+        ups, downs = [np.vstack(up[at]) for at in own], [np.vstack(down[at]) for at in own]
+    else:  # columns of the hidden layer of each expert
+        own = [slice(0, inner // 2), slice(inner // 2, inner)]
+        ups = [np.vstack([half[at] for w in up for half in (w[:inner], w[inner:])]) for at in own]
+        downs = [np.vstack(down[:, :, at]) for at in own]
     for tokens in ((8, 8), (5, 0), (1, 7)):
         x = [random.standard_normal((count, K), np.float32) for count in tokens]
         ids = [random.integers(-1, experts, (count, topk), np.int32) for count in tokens]

@@ -1,6 +1,7 @@
 """moe with a capacity on CPU against experts on one rank in float64 that drop choices one by one, with gradients."""
 
 import copy
+import functools
 
 import pytest
 
@@ -11,9 +12,9 @@ from comparisons import each_subset_matches  # noqa: E402
 from ranks import on_ranks  # noqa: E402
 from shingle import errors  # noqa: E402
 from shingle import torch as st  # noqa: E402
-from shingle.torch.experts.slots import Slots  # noqa: E402
+from shingle.torch.experts.slots import SlicedSlots, Slots  # noqa: E402
 from shingle.torch.groups import Group, find_group  # noqa: E402
-from test_torch_experts import HIDDEN, INNER, OUT, RANKS, TOLERANCE, all_to_the_last, close  # noqa: E402
+from test_torch_experts import HIDDEN, INNER, OUT, RANKS, SPLITS, TOLERANCE, all_to_the_last, close  # noqa: E402
 
 
 def assigned(ids, experts, capacity):
@@ -50,12 +51,13 @@ class Case(test_torch_experts.Case):
         return super().dense(x, torch.where(kept, ids, 0), torch.where(kept, weights, 0.0))
 
     def call(self, x, up, down, weights, **options):
-        options = {"capacity": self.capacity, "max_tokens": self.most, "activation": self.activation} | options
+        options = {"capacity": self.capacity, "max_tokens": self.most, "activation": self.activation,
+                   "tensor_parallel": self.tensor_parallel} | options  # fmt: skip
         return st.moe(x, up, down, self.mine(self.ids), weights, **options)
 
 
-def capacity_case(tokens, experts, topk, capacity, dtype, activation="swiglu", choose=None):
-    case = Case(tokens, experts, topk, capacity, activation, choose)
+def capacity_case(tensor_parallel, tokens, experts, topk, capacity, dtype, activation="swiglu", choose=None):
+    case = Case(tokens, experts, topk, capacity, activation, choose, tensor_parallel=tensor_parallel)
     leaves = case.leaves(dtype)
     out, dropped = case.call(*leaves)
     assert out.dtype == dtype and dropped.dtype == torch.int32
@@ -72,25 +74,32 @@ def none_at_all(count, topk):
 
 
 @RANKS
+@SPLITS
 @pytest.mark.parametrize("capacity", [1, 2, 3, 100])
-def test_capacities(ranks, capacity):
-    on_ranks(ranks, capacity_case, [9, 7], 8, 2, capacity, torch.float64)
+def test_capacities(ranks, tensor_parallel, capacity):
+    on_ranks(ranks, capacity_case, tensor_parallel, [9, 7], 8, 2, capacity, torch.float64)
 
 
 @RANKS
-def test_other_dtypes_and_activations(ranks):
+@SPLITS
+def test_other_dtypes_and_activations(ranks, tensor_parallel):
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        on_ranks(ranks, capacity_case, [40, 30], 8, 2, 6, dtype)
+        on_ranks(ranks, capacity_case, tensor_parallel, [40, 30], 8, 2, 6, dtype)
     for activation in ("gelu", "silu", "relu", None):
-        on_ranks(ranks, capacity_case, [9, 7], 8, 2, 2, torch.float64, activation)
+        on_ranks(ranks, capacity_case, tensor_parallel, [9, 7], 8, 2, 2, torch.float64, activation)
 
 
 @RANKS
-def test_extreme_routings(ranks):
-    on_ranks(ranks, capacity_case, [5, 0, 2], 8, 4, 3, torch.float64, "swiglu", all_to_the_last)
-    on_ranks(ranks, capacity_case, [5, 0, 2], 8, 4, 3, torch.float64, "swiglu", none_at_all)
-    on_ranks(ranks, capacity_case, [0, 5], 4, 1, 2, torch.float64)
-    on_ranks(ranks, capacity_case, [0], 4, 2, 2, torch.float64)  # no tokens at all
+@SPLITS
+def test_extreme_routings(ranks, tensor_parallel):
+    on_ranks(ranks, capacity_case, tensor_parallel, [5, 0, 2], 8, 4, 3, torch.float64, "swiglu", all_to_the_last)
+    on_ranks(ranks, capacity_case, tensor_parallel, [5, 0, 2], 8, 4, 3, torch.float64, "swiglu", none_at_all)
+    on_ranks(ranks, capacity_case, tensor_parallel, [0, 5], 4, 1, 2, torch.float64)
+    on_ranks(ranks, capacity_case, tensor_parallel, [0], 4, 2, 2, torch.float64)  # no tokens at all
+
+
+def test_slices_of_experts_whose_number_the_ranks_do_not_divide():
+    on_ranks(2, capacity_case, True, [4, 3], 5, 2, 2, torch.float64)
 
 
 def slots_case():
@@ -116,6 +125,27 @@ def test_slots_are_given_in_the_order_of_choices(ranks):
     on_ranks(ranks, slots_case)
 
 
+def sliced_slots_case():
+    """Every rank knows the choice in each slot of all ranks, by expert, and the row of each choice."""
+    group = find_group(dist.group.WORLD.group_name)
+    ranks, most, topk, experts = group.size, 6, 2, 5
+    ids = [torch.randint(-1, experts, (most - rank, topk)) for rank in range(ranks)]  # equal on all ranks
+    slots = SlicedSlots(ids[group.rank], experts, group, 3, most)
+    rows = torch.full((ranks, most, topk), -1)
+    for rank, of_rank in enumerate(ids):
+        slot, _ = assigned(of_rank, experts, 3)
+        by_expert = (slot // 3 * ranks + rank) * 3 + slot % 3
+        rows[rank, : most - rank] = torch.where(slot < 0, -1, by_expert)
+    assert slots.rows.tolist() == rows.view(-1, topk).tolist()
+    numbers = {row: number for number, row in enumerate(rows.flatten().tolist()) if row >= 0}
+    assert slots.choice_of.tolist() == [numbers.get(row, -1) for row in range(slots.received)]
+
+
+@RANKS
+def test_ranks_know_the_slots_of_all(ranks):
+    on_ranks(ranks, sliced_slots_case)
+
+
 def test_nothing_of_a_routing_goes_to_the_host():
     """On fake tensors whatever reads a value, or has a size that depends on one, raises."""
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -130,33 +160,36 @@ def test_nothing_of_a_routing_goes_to_the_host():
             slots.dropped.tolist()
 
 
-def invariance_case():
+def invariance_case(tensor_parallel):
     """A large capacity gives the bits of a call without one. What dropped choices hold does not matter."""
     rank, experts = dist.get_rank(), 2 * dist.get_world_size()
-    x, up, down = torch.randn(6, HIDDEN), torch.randn(2, 2 * INNER, HIDDEN), torch.randn(2, OUT, INNER)
+    moe = functools.partial(st.moe, tensor_parallel=tensor_parallel)
+    held = experts if tensor_parallel else 2
+    x, up, down = torch.randn(6, HIDDEN), torch.randn(held, 2 * INNER, HIDDEN), torch.randn(held, OUT, INNER)
     ids, weights = torch.randint(experts, (6, 2)), torch.rand(6, 2)
-    out, dropped = st.moe(x, up, down, ids, weights, capacity=12)
-    torch.testing.assert_close(out, st.moe(x, up, down, ids, weights), rtol=1e-6, atol=1e-6)
+    out, dropped = moe(x, up, down, ids, weights, capacity=12)
+    torch.testing.assert_close(out, moe(x, up, down, ids, weights), rtol=1e-5, atol=1e-5)
     assert dropped.tolist() == [0, 0]
     ids[rank % 6, 1] = -1
-    expected, _ = st.moe(x, up, down, ids, weights, capacity=12)
+    expected, _ = moe(x, up, down, ids, weights, capacity=12)
     weights[rank % 6, 1] = torch.nan
-    out, _ = st.moe(x, up, down, ids, weights, capacity=12)
+    out, _ = moe(x, up, down, ids, weights, capacity=12)
     assert torch.equal(out, expected)
-    folded, _ = st.moe(x.view(2, 3, HIDDEN), up, down, ids.view(2, 3, 2), weights.view(2, 3, 2), capacity=12)
+    folded, _ = moe(x.view(2, 3, HIDDEN), up, down, ids.view(2, 3, 2), weights.view(2, 3, 2), capacity=12)
     assert torch.equal(folded, out.view(2, 3, OUT))
     turned = [w.transpose(1, 2).contiguous().transpose(1, 2) for w in (up, down)]
-    torch.testing.assert_close(st.moe(x, *turned, ids, weights, capacity=12)[0], out, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(moe(x, *turned, ids, weights, capacity=12)[0], out, rtol=1e-5, atol=1e-5)
 
 
 @RANKS
-def test_a_capacity_for_all_is_no_capacity(ranks):
-    on_ranks(ranks, invariance_case)
+@SPLITS
+def test_a_capacity_for_all_is_no_capacity(ranks, tensor_parallel):
+    on_ranks(ranks, invariance_case, tensor_parallel)
 
 
-def wanted_case():
+def wanted_case(tensor_parallel):
     """Each subset of gradients: the same bits as with all."""
-    case = Case([5, 3], 8, 2, 2)
+    case = Case([5, 3], 8, 2, 2, tensor_parallel=tensor_parallel)
 
     def gradients(wants):
         leaves = case.leaves(torch.float32)
@@ -168,8 +201,9 @@ def wanted_case():
     each_subset_matches(gradients, 4)
 
 
-def test_gradients_that_are_not_wanted_are_not_made():
-    on_ranks(2, wanted_case)
+@SPLITS
+def test_gradients_that_are_not_wanted_are_not_made(tensor_parallel):
+    on_ranks(2, wanted_case, tensor_parallel)
 
 
 def bad_input_case():
@@ -197,12 +231,12 @@ def test_bad_input_names_the_argument():
     on_ranks(2, bad_input_case)
 
 
-def compile_case(backend):
+def compile_case(backend, tensor_parallel):
     """Fullgraph, with tokens that differ between ranks and calls."""
     from shingle.torch.nn import MoE
 
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    made = MoE(HIDDEN, INNER, 2 * ranks, 2, capacity=6, max_tokens=101)
+    made = MoE(HIDDEN, INNER, 2 * ranks, 2, tensor_parallel=tensor_parallel, capacity=6, max_tokens=101)
 
     def layer(x):
         return x + made(x).square()
@@ -228,18 +262,19 @@ def compile_case(backend):
     assert graphs["unique_graphs"] == first, "another number of tokens compiled another graph"
 
 
+@SPLITS
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_compile_fullgraph_with_any_tokens(backend):
-    on_ranks(2, compile_case, backend)
+def test_compile_fullgraph_with_any_tokens(backend, tensor_parallel):
+    on_ranks(2, compile_case, backend, tensor_parallel)
 
 
-def module_case():
+def module_case(tensor_parallel):
     """Modules count what their calls drop, outside of buffers and checkpoints; without a capacity they count nothing."""
     from shingle.torch.nn import Experts, MoE
 
-    case = Case([5], 8, 2, 2, out=HIDDEN)
+    case = Case([5], 8, 2, 2, out=HIDDEN, tensor_parallel=tensor_parallel)
     x, up, down, weights = case.leaves(torch.float64)
-    made = Experts.from_weights(case.up, case.down, capacity=2)
+    made = Experts.from_weights(case.up, case.down, tensor_parallel=tensor_parallel, capacity=2)
     for calls in (1, 2):
         close(made(x, case.mine(case.ids), weights), case.mine(case.outs), "a module")
         assert made.dropped.tolist() == [calls * of for of in case.mine(case.dropped)]
@@ -250,8 +285,9 @@ def module_case():
     assert not hasattr(plain.experts, "dropped") and not list(plain.buffers())
 
 
-def test_modules_count_what_they_drop():
-    on_ranks(2, module_case)
+@SPLITS
+def test_modules_count_what_they_drop(tensor_parallel):
+    on_ranks(2, module_case, tensor_parallel)
 
 
 def following_case():

@@ -116,8 +116,6 @@ def bad_module_case():
         Experts(5, HIDDEN, INNER)
     with pytest.raises(errors.InvalidArgument, match="inner = 13 must be a multiple of the 2 ranks"):
         Experts(5, HIDDEN, 13, tensor_parallel=True)
-    with pytest.raises(errors.InvalidArgument, match="capacity = 4 needs ranks with whole experts"):
-        Experts(4, HIDDEN, INNER, tensor_parallel=True, capacity=4)
     with pytest.raises(errors.InvalidArgument, match="activation = 'tanh'"):
         MoE(HIDDEN, INNER, EXPERTS, TOPK, activation="tanh")(torch.randn(3, HIDDEN))
     with pytest.raises(errors.InvalidArgument, match="w_down.shape"):
@@ -195,17 +193,18 @@ def test_models_of_transformers(name, tensor_parallel):
     on_ranks(2, model_case, name, tensor_parallel)
 
 
-def model_with_capacity_case():
+def model_with_capacity_case(tensor_parallel):
     """Enough capacity changes nothing; one slot drops, which each block counts."""
     whole, blocks = tiny("Mixtral")
     text = torch.arange(10).view(2, 5) + dist.get_rank()
     plain, roomy, full = (copy.deepcopy(whole) for _ in range(3))
+    parallel = getattr(st, PARALLEL[tensor_parallel])
     for wrong in ({"capacity": 0}, {"max_tokens": 10}):
         with pytest.raises(errors.InvalidArgument, match=next(iter(wrong))):
-            st.expert_parallel(plain, **wrong)
-    st.expert_parallel(plain)  # nothing was replaced before
+            parallel(plain, **wrong)
+    parallel(plain)  # nothing was replaced before
     expected = plain(text).logits
-    assert st.expert_parallel(roomy, capacity=20) == st.expert_parallel(full, capacity=1, max_tokens=10) == blocks
+    assert parallel(roomy, capacity=20) == parallel(full, capacity=1, max_tokens=10) == blocks
     check(roomy(text).logits, expected, "logits with enough capacity")
     full(text)
     for layers, drops in ((roomy.model.layers, False), (full.model.layers, True)):
@@ -218,9 +217,10 @@ def model_with_capacity_case():
     assert full.state_dict().keys() == whole.state_dict().keys()
 
 
-def test_models_with_a_capacity():
+@SPLITS
+def test_models_with_a_capacity(tensor_parallel):
     pytest.importorskip("transformers", reason="transformers is not installed")
-    on_ranks(2, model_with_capacity_case)
+    on_ranks(2, model_with_capacity_case, tensor_parallel)
 
 
 def transposed_case(tensor_parallel):

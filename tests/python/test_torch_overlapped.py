@@ -148,6 +148,9 @@ def measure_case():
             Shape("moe", N, K, "f32", 1, inner=4, experts=(4, 2), capacity=20, activation="swiglu"),
             Shape("alltoall+grouped-gemm", 8, K, "f32", 1, experts=(4, 2), capacity=20, transpose_b=False),
             Shape("grouped-gemm+alltoall", N, K, "f32", 1, experts=(4, 2), capacity=20, transpose_b=False),
+            Shape("moe-tp", N, K, "f32", 1, inner=4, experts=(4, 2), capacity=20, activation="swiglu"),
+            Shape("allgather+grouped-gemm", 8, K, "f32", 1, experts=(4, 2), capacity=20, transpose_b=False),
+            Shape("grouped-gemm+reducescatter", N, K, "f32", 1, experts=(4, 2), capacity=20, transpose_b=False),
         ):  # fmt: skip
             found = warming.measure(group, shape, [16, 64], None)
             assert list(found) == [16, 64]

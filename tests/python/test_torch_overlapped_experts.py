@@ -13,7 +13,7 @@ from shingle.torch import contexts, experts, overlapped, warming  # noqa: E402
 from shingle.torch.choices import PREDICTED, Shape, table  # noqa: E402
 from shingle.torch.experts import kernels, routing  # noqa: E402
 from shingle.torch.experts.slices import Slices  # noqa: E402
-from shingle.torch.experts.slots import Slots  # noqa: E402
+from shingle.torch.experts.slots import SlicedSlots, Slots  # noqa: E402
 from thread_ranks import engines, on_threads  # noqa: E402
 
 
@@ -52,10 +52,11 @@ def experts_case(tensor_parallel):
         assert counts["overlapped." + op] > 0 and not counts["sequential." + op], counts
 
 
-def capacity_case():
+def capacity_case(tensor_parallel):
     """The device routes, in both ways alike: what is dropped, results and gradients. Empty slots are zeros."""
     counts = overlapped.counts
     counts.clear()
+    kind = SlicedSlots if tensor_parallel else Slots
     with host_ranks(), warming.forced(PREDICTED):
         group = overlapped.find_group("0")
         for dtype in (torch.float32, torch.bfloat16):
@@ -65,21 +66,22 @@ def capacity_case():
                 x, up, down = (
                     (torch.randn(sizes) / 4).to(dtype) for sizes in ((tokens, K), (count, 8, K), (count, N, 4))
                 )
-                given = x, up, down, ids, weights, "0", "swiglu", capacity, most
+                given = x, up, down, ids, weights, "0", "swiglu", capacity, most, tensor_parallel
                 same(*(kernels.moe_with_capacity(way, *given) for way in WAYS))
                 grad = torch.randn(tokens, N).to(dtype)
                 for wanted in ([True] * 4, [True, False, False, True], [False, True, False, False]):
                     same(*(kernels.moe_with_capacity_gradients(way, grad, *given, wanted) for way in WAYS))
-                same(*by_both("dispatch", x, up, Slots(ids.int(), count, group, capacity, most)))
-    for op in ("moe", "alltoall+grouped-gemm", "grouped-gemm+alltoall"):
+                same(*by_both("dispatch", x, up, kind(ids.int(), count, group, capacity, most)))
+    for op in kind.OPS.values():
         assert counts["overlapped." + op] > 0 and not counts["sequential." + op], counts
 
 
-def test_kernels_with_a_capacity():
-    on_ranks(1, capacity_case)
+@pytest.mark.parametrize("tensor_parallel", [False, True])
+def test_kernels_with_a_capacity(tensor_parallel):
+    on_ranks(1, capacity_case, tensor_parallel)
 
 
-def capacity_choice_case():
+def capacity_choice_case(tensor_parallel):
     """Calls with a capacity are overlapped without a measurement, also in a capture."""
     counts = overlapped.counts
     x, up, down = torch.randn(4, K), torch.randn(2, 8, K), torch.randn(2, N, 4)
@@ -87,20 +89,24 @@ def capacity_choice_case():
 
     def call():
         counts.clear()
-        kernels.moe_with_capacity(experts.overlapped, x, up, down, ids, weights, "0", "swiglu", 3)
+        given = x, up, down, ids, weights, "0", "swiglu", 3, None, tensor_parallel
+        kernels.moe_with_capacity(experts.overlapped, *given)
         return dict(counts)
 
+    op = "moe-tp" if tensor_parallel else "moe"
+
     with host_ranks():
-        assert call() == {"overlapped.moe": 1}
+        assert call() == {f"overlapped.{op}": 1}
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-            assert call() == {"overlapped.moe": 1}
-        shape = Shape("moe", N, K, "f32", 1, inner=4, experts=(2, 1), capacity=3)
+            assert call() == {f"overlapped.{op}": 1}
+        shape = Shape(op, N, K, "f32", 1, inner=4, experts=(2, 1), capacity=3)
         assert table.mechanisms(shape) == [shape] and shape.key == shape
 
 
-def test_choice_with_a_capacity():
-    on_ranks(1, capacity_choice_case)
+@pytest.mark.parametrize("tensor_parallel", [False, True])
+def test_choice_with_a_capacity(tensor_parallel):
+    on_ranks(1, capacity_choice_case, tensor_parallel)
 
 
 WAYS = experts.overlapped, experts.sequential
@@ -146,6 +152,31 @@ def ranks_case(rank, ranks, tensor_parallel):
 @pytest.mark.parametrize("tensor_parallel", [False, True])
 def test_kernels_of_experts_on_several_ranks(tensor_parallel):
     for counted in on_threads(3, ranks_case, 3, tensor_parallel).values():
+        assert len(counted) == 3
+
+
+def capacity_ranks_case(rank, ranks):
+    """Tensor-parallel experts with a capacity on several ranks, one without tokens: as c10d computes them."""
+    engines(ranks)
+    group, generator = dist.group.WORLD.group_name, torch.Generator().manual_seed(rank)
+    tokens, count, topk, most = (5, 0, 3)[rank], 4, 2, 6
+    ids = torch.randint(-1, count + 1, (tokens, topk), generator=generator)
+    for choice in ("sequential", "chunked", "signal", "fused"):
+        dist.barrier()
+        table.forced = choice
+        x, up, down, grad = (
+            torch.randn(of, generator=generator) for of in ((tokens, K), (count, 8, K), (count, N, 4), (tokens, N))
+        )
+        given = x, up, down, ids, torch.rand(tokens, topk, generator=generator), group, "swiglu", 2, most, True
+        for got, expected in zip(*(kernels.moe_with_capacity(way, *given) for way in WAYS)):
+            close(got, expected, bound=1e-5)
+        for wanted in ([True] * 4, [True, False, False, True]):
+            close(*(kernels.moe_with_capacity_gradients(way, grad, *given, wanted) for way in WAYS), bound=1e-5)
+    return sorted(op for op in SlicedSlots.OPS.values() if overlapped.counts["overlapped." + op] > 0)
+
+
+def test_sliced_kernels_with_a_capacity_on_several_ranks():
+    for counted in on_threads(3, capacity_ranks_case, 3).values():
         assert len(counted) == 3
 
 

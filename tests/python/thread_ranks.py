@@ -90,7 +90,7 @@ class HostContexts:
                 shape.op, m=m, n=shape.n, k=shape.k, dtype=shape.dtype, f32_sums=shape.f32_sums, scale=shape.scale,
                 transpose_b=shape.transpose_b and contexts.purpose_of(shape) == contexts.PRODUCTS,
                 m_step=contexts.m_step_of(shape), mechanism=shape.mechanism, inner=shape.inner,
-                activation=shape.activation, experts=experts, topk=topk,
+                activation=shape.activation, experts=experts, topk=topk, capacity=shape.capacity,
             )  # fmt: skip
             assert shape.op not in BUCKETS or op.mechanism(m) == "copy-engine"
             roles = [(rank, role) for rank in range(self.ranks) for role in contexts.roles(shape)]

@@ -5,14 +5,14 @@ import torch
 from . import functional, shapes
 
 
-def declare(module, capacity, max_tokens, device, tensor_parallel=False):
+def declare(module, capacity, max_tokens, device):
     """Gives a module its capacity. With one it has the tensor `dropped`, which sums that of functional.moe.
 
     The tensor is int64 [2], and zero_() counts anew. It follows the module to the device of the next call. It is no
     buffer, because DistributedDataParallel would overwrite a buffer of each rank with that of rank 0. So no checkpoint
     has it either.
     """
-    shapes.check_capacity(capacity, max_tokens, tensor_parallel=tensor_parallel)
+    shapes.check_capacity(capacity, max_tokens)
     module.capacity, module.max_tokens = capacity, max_tokens
     if capacity is not None:
         module.dropped = torch.zeros(2, dtype=torch.int64, device=device)

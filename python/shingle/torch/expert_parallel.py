@@ -36,21 +36,21 @@ def expert_parallel(model, group=None, *, capacity=None, max_tokens=None):
     Raises Unsupported, with the reasons, if nothing can be replaced. Raises InvalidArgument for a wrong capacity, or if
     the ranks do not divide the experts. Nothing is changed then.
     """
-    shapes.check_capacity(capacity, max_tokens)
-    return replace_experts(model, group, capacity=capacity, max_tokens=max_tokens)
+    return replace_experts(model, group, False, capacity, max_tokens)
 
 
-def expert_tensor_parallel(model, group=None):
+def expert_tensor_parallel(model, group=None, *, capacity=None, max_tokens=None):
     """As expert_parallel(), but each rank keeps a slice of every expert: `moe` with tensor_parallel.
 
     Of gate_up_proj and down_proj a rank keeps its part of the hidden layer, which the ranks must divide. All ranks then
     do the same work, whatever the routing. Gradients of experts are sums over all ranks' tokens, too.
     """
-    return replace_experts(model, group, tensor_parallel=True)
+    return replace_experts(model, group, True, capacity, max_tokens)
 
 
-def replace_experts(model, group, tensor_parallel=False, capacity=None, max_tokens=None):
+def replace_experts(model, group, tensor_parallel, capacity, max_tokens):
     """What expert_parallel() and expert_tensor_parallel() do."""
+    shapes.check_capacity(capacity, max_tokens)
     at, served, refused = find_group(name_of(group)), {}, []
     caller = "expert_tensor_parallel" if tensor_parallel else "expert_parallel"
     for name, module in model.named_modules():

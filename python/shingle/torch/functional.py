@@ -201,10 +201,10 @@ def moe(x, w_up, w_down, topk_ids, topk_weights, group=None, *, activation="swig
     """
     rows, ids, weights = (of.flatten(0, -2) if of.dim() > 2 else of for of in (x, topk_ids, topk_weights))
     given = rows, w_up, w_down, ids, weights, name_of(group), activation
-    if capacity is None or tensor_parallel:
-        check_capacity(capacity, max_tokens, tensor_parallel=tensor_parallel)
+    if capacity is None:
+        check_capacity(capacity, max_tokens)
         return _ops.moe(*given, tensor_parallel)[0].view(*x.shape[:-1], w_down.shape[1])
-    out, dropped = _ops.moe_with_capacity(*given, capacity, max_tokens)
+    out, dropped = _ops.moe_with_capacity(*given, capacity, max_tokens, tensor_parallel)
     return out.view(*x.shape[:-1], out.shape[1]), dropped
 
 

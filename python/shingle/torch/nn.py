@@ -208,7 +208,7 @@ class Experts(nn.Module):
                  capacity=None, max_tokens=None, device=None, dtype=None):  # fmt: skip
         super().__init__()
         self.group, self.activation, self.tensor_parallel = name_of(group), activation, tensor_parallel
-        capacities.declare(self, capacity, max_tokens, device, tensor_parallel)
+        capacities.declare(self, capacity, max_tokens, device)
         self.fans_in = features, inner
         ranks = find_group(self.group).size
         name, size = ("inner", inner) if tensor_parallel else ("experts", experts)

@@ -152,17 +152,20 @@ def moe(x, w_up, w_down, topk_ids, topk_weights, group, activation, tensor_paral
     return x.new_empty(x.shape[0], w_down.shape[1])
 
 
-def moe_with_capacity(x, w_up, w_down, topk_ids, topk_weights, group, activation, capacity, max_tokens=None):
-    out = moe(x, w_up, w_down, topk_ids, topk_weights, group, activation)
-    shapes.check_capacity(capacity, max_tokens, w_up.shape[0] * find_group(group).size, x.shape[0])
+def moe_with_capacity(x, w_up, w_down, topk_ids, topk_weights, group, activation, capacity, max_tokens=None,
+                      tensor_parallel=False):  # fmt: skip
+    out = moe(x, w_up, w_down, topk_ids, topk_weights, group, activation, tensor_parallel)
+    experts = shapes.experts_of_all(w_up, find_group(group), tensor_parallel)
+    shapes.check_capacity(capacity, max_tokens, experts, x.shape[0])
     return out, x.new_empty(2, dtype=torch.int32)
 
 
 def moe_with_capacity_gradients(
-    grad, x, w_up, w_down, topk_ids, topk_weights, group, activation, capacity, max_tokens, wanted
+    grad, x, w_up, w_down, topk_ids, topk_weights, group, activation, capacity, max_tokens, tensor_parallel, wanted
 ):
-    moe_with_capacity(x, w_up, w_down, topk_ids, topk_weights, group, activation, capacity, max_tokens)
-    return moe_gradients(grad, x, w_up, w_down, topk_weights, None, group, activation, False, wanted)
+    given = x, w_up, w_down, topk_ids, topk_weights, group, activation, capacity, max_tokens, tensor_parallel
+    moe_with_capacity(*given)
+    return moe_gradients(grad, x, w_up, w_down, topk_weights, None, group, activation, tensor_parallel, wanted)
 
 
 def moe_gradients(grad, x, w_up, w_down, topk_weights, routing, group, activation, tensor_parallel, wanted):

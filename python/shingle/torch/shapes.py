@@ -250,7 +250,7 @@ def check_choices(x, topk_ids, topk_weights, experts):
     check_matrix(x.new_empty(0, dtype=dtype), topk_weights, topk_ids.shape, "topk_weights")
 
 
-def check_capacity(capacity, max_tokens, experts=1, tokens=0, tensor_parallel=False):
+def check_capacity(capacity, max_tokens, experts=1, tokens=0):
     """Checks the slots of an expert for one rank's tokens, and the most tokens of a rank.
 
     experts: of all ranks. tokens: of this rank. A module that declares a capacity leaves out what only calls know.
@@ -259,10 +259,6 @@ def check_capacity(capacity, max_tokens, experts=1, tokens=0, tensor_parallel=Fa
         if max_tokens is not None:
             raise InvalidArgument(f"max_tokens = {max_tokens} needs a capacity; without one leave it out")
         return
-    if tensor_parallel:
-        raise InvalidArgument(
-            f"capacity = {capacity} needs ranks with whole experts; with tensor_parallel leave it out"
-        )
     most = torch.iinfo(torch.int32).max // experts
     if not 1 <= capacity <= most:
         raise InvalidArgument(

@@ -11,7 +11,7 @@ from .choices import BUCKETS, LIBRARY, PREDICTED, Shape, by, fastest, host_route
 from .data_parallel import tuning
 from .experts.routing import HostRouting, Layout
 from .experts.slices import Slices
-from .experts.slots import Slots
+from .experts.slots import DeviceRouting, SlicedSlots, Slots
 from .groups import Group
 from .settings import settings
 from .timing import forced, median_of, slowest
@@ -168,9 +168,9 @@ def graph_us(group, kernel, args, choice):
 
 def renewed(arg):
     """Slots to assign anew, as in each call of a model; other arguments as they are."""
-    if not isinstance(arg, Slots):
+    if not isinstance(arg, DeviceRouting):
         return arg
-    return Slots(arg.topk_ids, arg.experts, arg.group, arg.declared_capacity, arg.most_tokens)
+    return type(arg)(arg.topk_ids, arg.experts, arg.group, arg.declared_capacity, arg.most_tokens)
 
 
 def routed_us(group, kernel, args, choice):
@@ -243,13 +243,13 @@ def experts_arguments(group: Group, shape: Shape, m: int, random, weight):
     (count, topk), ranks = shape.experts, group.size
     ids = torch.randint(count, (ranks, topk * m), generator=torch.Generator().manual_seed(0), dtype=torch.int32)
     topk_weights = random(m, topk).float()
+    sliced = shape.op in Slices.OPS.values()
     if shape.capacity:
         own = ids[group.rank].view(m, topk).to(topk_weights.device)
-        layout = Slots(own, count, group, shape.capacity, m)
+        layout = (SlicedSlots if sliced else Slots)(own, count, group, shape.capacity, m)
     else:
         routing = torch.cat((torch.full((ranks, 1), topk * m, dtype=torch.int32), ids), 1)
-        kind = Slices if shape.op in Slices.OPS.values() else Layout
-        layout = kind(routing, topk, count, group, topk_weights.device)
+        layout = (Slices if sliced else Layout)(routing, topk, count, group, topk_weights.device)
     held = len(layout.ends)  # experts of which this rank has weights
     if shape.inner:
         up = weight(held, shape.inner * (2 if shape.activation == "swiglu" else 1), shape.k)

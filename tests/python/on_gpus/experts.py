@@ -54,22 +54,30 @@ def choices_of(op, **options):
 
 
 def experts_with_capacity():
+    return replays("moe", 4)
+
+
+def sliced_experts_with_capacity():
+    return replays("moe-tp", 4 * world_size(), tensor_parallel=True)
+
+
+def replays(op, held, **options):
     """moe with a capacity and its gradients in one CUDA graph, by each mechanism and by c10d: replays of new routings.
 
     What is dropped differs from routing to routing, and is the same by all of them.
     """
     dtype, tokens, count = torch.bfloat16, 600 - 40 * rank_of(), 4 * world_size()
-    sizes = (tokens, K), (4, 2 * INNER, K), (4, N, INNER)
+    sizes = (tokens, K), (held, 2 * INNER, K), (held, N, INNER)
     leaves = [integers(*shape, dtype=dtype).requires_grad_() for shape in sizes]
     leaves.append(torch.rand(tokens, 2, device="cuda").requires_grad_())
     ids = torch.zeros(tokens, 2, dtype=torch.int64, device="cuda")
 
     def step():
-        out, dropped = st.moe(*leaves[:3], ids, leaves[3], capacity=150, max_tokens=600)
+        out, dropped = st.moe(*leaves[:3], ids, leaves[3], capacity=150, max_tokens=600, **options)
         return [out.detach(), *torch.autograd.grad(out, leaves, torch.ones_like(out)), dropped]
 
     graphs, counted = {}, set()
-    for choice in (LIBRARY, *CANDIDATES["moe"]):
+    for choice in (LIBRARY, *CANDIDATES[op]):
         with forced(choice):
             step()  # declares its operators
             torch.cuda.synchronize()

@@ -9,7 +9,7 @@ from ..sequential import activate
 from .routing import Layout, exchange
 from .sequential import multiply, weight_gradient
 from .slices import Slices
-from .slots import Slots
+from .slots import SlicedSlots, Slots
 
 ROWS_AT_ONCE = 4096  # whose hidden layer is in fp32
 
@@ -43,24 +43,25 @@ def layout_of(routing, topk, experts, group, device, tensor_parallel):
 
 
 def moe_with_capacity(
-    way, x, w_up, w_down, topk_ids, topk_weights, group, activation, capacity, max_tokens=None
+    way, x, w_up, w_down, topk_ids, topk_weights, group, activation, capacity, max_tokens=None, tensor_parallel=False
 ):
     """The result, and Slots.dropped. The device routes, and nothing waits for it.
 
     So ranks do not tell each other of wrong arguments. Ids that are no expert are counted.
     """
     out = outputs.moe_with_capacity(
-        x, w_up, w_down, topk_ids, topk_weights, group, activation, capacity, max_tokens
+        x, w_up, w_down, topk_ids, topk_weights, group, activation, capacity, max_tokens, tensor_parallel
     )[0]
-    slots = slots_of(x, w_up, topk_ids, group, capacity, max_tokens)
+    slots = slots_of(x, w_up, topk_ids, group, capacity, max_tokens, tensor_parallel)
     if slots.capacity == 0:  # no rank has tokens
         return out, slots.dropped
     return way.moe(x, w_up, w_down, topk_weights, slots, activation), slots.dropped
 
 
-def slots_of(x, w_up, topk_ids, group, capacity, max_tokens):
-    at = find_group(group)
-    return Slots(topk_ids, w_up.shape[0] * at.size, at, capacity, x.shape[0] if max_tokens is None else max_tokens)
+def slots_of(x, w_up, topk_ids, group, capacity, max_tokens, tensor_parallel):
+    at, most = find_group(group), x.shape[0] if max_tokens is None else max_tokens
+    experts = shapes.experts_of_all(w_up, at, tensor_parallel)
+    return (SlicedSlots if tensor_parallel else Slots)(topk_ids, experts, at, capacity, most)
 
 
 def moe_gradients(
@@ -77,13 +78,13 @@ def moe_gradients(
 
 
 def moe_with_capacity_gradients(
-    way, grad, x, w_up, w_down, topk_ids, topk_weights, group, activation, capacity, max_tokens, wanted
+    way, grad, x, w_up, w_down, topk_ids, topk_weights, group, activation, capacity, max_tokens, tensor_parallel, wanted
 ):
     """gradients_of() of a routing of the device, which gives the choices the same slots again."""
     outs = outputs.moe_with_capacity_gradients(
-        grad, x, w_up, w_down, topk_ids, topk_weights, group, activation, capacity, max_tokens, wanted
+        grad, x, w_up, w_down, topk_ids, topk_weights, group, activation, capacity, max_tokens, tensor_parallel, wanted
     )
-    slots = slots_of(x, w_up, topk_ids, group, capacity, max_tokens)
+    slots = slots_of(x, w_up, topk_ids, group, capacity, max_tokens, tensor_parallel)
     if slots.capacity == 0:
         return tuple(out.zero_() for out in outs)
     return gradients_of(way, outs, grad, x, w_up, w_down, topk_weights, slots, activation, wanted)

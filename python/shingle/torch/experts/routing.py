@@ -149,6 +149,13 @@ class HostRouting:
     def matrices(self, op):
         return []
 
+    def pick(self, rows, index):
+        return rows[index]
+
+    def kept(self, topk_weights):
+        """The weights: no choice is dropped."""
+        return topk_weights
+
     def _there(self, index):
         """An index on the device. Pinned, so that the host does not wait for it."""
         return index.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else index
@@ -197,13 +204,6 @@ class Layout(HostRouting, WholeExperts):
     def by_source(self):
         """The inverse of `by_expert`."""
         return inverse(self.by_expert)
-
-    def pick(self, rows, index):
-        return rows[index]
-
-    def kept(self, topk_weights):
-        """The weights: no choice is dropped."""
-        return topk_weights
 
 
 def inverse(order):

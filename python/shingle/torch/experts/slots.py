@@ -9,13 +9,16 @@ import functools
 import torch
 import torch.nn.functional as F
 
+from ..sequential import all_gather
+from .sliced import SlicedExperts
 from .whole import WholeExperts
 
 
-class Slots(WholeExperts):
-    """As routing.Layout: the kernels take either. Indices are on the device, -1 for no row, and nothing waits for it.
+class DeviceRouting:
+    """As routing.HostRouting, but indices are on the device, -1 for no row, and nothing waits for it.
 
-    topk_ids: of this rank, [tokens, topk]; ids other than -1 that are no expert are counted. experts: of all ranks.
+    Derived classes have `own`: the number of experts of which this rank has weights. Its rows are by expert, then by
+    source. topk_ids: of this rank, [tokens, topk]; ids other than -1 that are no expert are counted. experts: of all ranks.
     most_tokens: of any rank, equal on all ranks. An expert needs no more than most_tokens · topk slots.
     """
 
@@ -26,16 +29,6 @@ class Slots(WholeExperts):
         self.tokens, self.topk = topk_ids.shape
         self.device, self.declared_capacity = topk_ids.device, capacity
         self.capacity = min(capacity, most_tokens * self.topk)
-        self.own = experts // group.size  # experts of a rank
-
-    @property
-    def table(self):
-        """Rows that ranks send to each other, [source][destination]: all slots, also empty ones."""
-        return [[self.own * self.capacity] * self.group.size] * self.group.size
-
-    @property
-    def returned(self):
-        return self.table
 
     @property
     def received(self):
@@ -78,10 +71,6 @@ class Slots(WholeExperts):
         """The choice that is in each slot."""
         return self._assigned[1]
 
-    @property
-    def leaving_tokens(self):
-        return torch.where(self.leaving < 0, -1, self.leaving % max(self.tokens, 1))
-
     @functools.cached_property
     def dropped(self):
         """int32 [2]: choices of own tokens that found no slot; ids that are neither an expert nor -1."""
@@ -117,6 +106,51 @@ class Slots(WholeExperts):
         ids = self.topk_ids.clamp(-2, self.experts).int().contiguous()  # no id wraps around to a good one
         self.dropped = ids.new_empty(2)
         found = [ids, self.dropped.view(1, 2)]
-        if op == "alltoall+grouped-gemm":
+        if op == self.OPS["dispatch"]:
             found.append(ids.new_empty(self.group.size, self.own))
         return found
+
+
+class Slots(DeviceRouting, WholeExperts):
+    """As routing.Layout: the kernels take either."""
+
+    @property
+    def own(self):
+        return self.experts // self.group.size
+
+    @property
+    def table(self):
+        """Rows that ranks send to each other, [source][destination]: all slots, also empty ones."""
+        return [[self.own * self.capacity] * self.group.size] * self.group.size
+
+    @property
+    def returned(self):
+        return self.table
+
+    @property
+    def leaving_tokens(self):
+        return torch.where(self.leaving < 0, -1, self.leaving % max(self.tokens, 1))
+
+
+class SlicedSlots(DeviceRouting, SlicedExperts):
+    """As slices.Slices: the kernels take either. Each rank assigns slots of its own tokens, and tells all others."""
+
+    _choice_of = None  # known at its first use
+
+    @property
+    def own(self):
+        return self.experts
+
+    @property
+    def choice_of(self):
+        if self._choice_of is None:
+            self._choice_of = self._gathered_choices()
+        return self._choice_of
+
+    def _gathered_choices(self):
+        """The number of the choice that is in each row. Collective."""
+        tokens, slots = max(self.tokens, 1), self.experts * self.capacity
+        token = self.group.rank * self.most_tokens + self.leaving % tokens
+        number = torch.where(self.leaving < 0, -1, token * self.topk + self.leaving // tokens)
+        gathered = all_gather(number.view(-1, 1), self.group.size * slots, self.group)
+        return gathered.view(-1)[self.by_expert]
