@@ -234,7 +234,8 @@ int main(int argc, char** argv) {
   std::string json;
   std::vector<std::string> only;
   app.add_option("--shape", only, "MxNxK, instead of the suite; may be repeated");
-  app.add_option("--random", random, "number of random shapes, instead of the suite");
+  app.add_option("--random", random, "number of random shapes, instead of the suite; few have subtiles")
+      ->check(CLI::NonNegativeNumber);
   app.add_flag("--overhead", overhead, "M,N,K from 128,1024,1024 to 32768,8192,32768, instead of the suite");
   app.add_option("--least-m", least_m, "the smallest M; it doubles up to 16384")->capture_default_str();
   app.add_option("--ranks", ranks, "to which subtiles and subtokens go")

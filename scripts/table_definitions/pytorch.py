@@ -140,6 +140,7 @@ def context_attention(*records):
 
 
 @table("torch-prefill", "h100x2/torch_prefill")
+@table("torch-prefill-4", "h200x4/torch_prefill")
 def torch_prefill(record):
     """Tokens a second under both kinds of styles, and the speed-up."""
     rates = [[float(row[f"{way}_tokens_per_s"]) for way in ("transformers", "shingle")] for row in record.rows]

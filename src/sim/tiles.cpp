@@ -18,6 +18,14 @@ const Resources& resources_of(const Step& step) {
   return std::get<Elementwise>(step).resources;
 }
 
+/// Tiles that start together, as a kernel of clusters takes them: pairs along m, if the order keeps them.
+std::int32_t cluster_of(const TileGrid& grid) {
+  constexpr std::int32_t pair = 2, low = 64;  // low tiles have kernels without clusters
+  if (grid.loop_count == 0 || grid.tile_rows <= low) return 1;
+  const Loop& last = grid.loops[grid.loop_count - 1];
+  return last.axis == Axis::m && last.extent % pair == 0 && !last.descending && last.rotation == 0 ? pair : 1;
+}
+
 /// Where a step stores; none: in slices of its own rank.
 std::vector<const Placement*> stores_of(const Step& step) {
   if (const auto* gemm = std::get_if<Gemm>(&step)) {
@@ -95,6 +103,19 @@ Index Simulation::pass_of(const LaneState& lane, const Step& step) {
   return index;
 }
 
+/// Workers that a step takes at most. On a GPU a product that waits for other kernels, at gates or because it
+/// started early, leaves one SM to them, and takes whole clusters.
+std::int32_t Simulation::most_workers(const LaneState& lane, const Step& step) const {
+  const Resources& wanted = resources_of(step);
+  const std::int32_t most = wanted.most > 0 ? std::min(wanted.most, capacity_) : capacity_;
+  const auto* gemm = std::get_if<Gemm>(&step);
+  if (gemm == nullptr || machine_.sync_us == 0 || Costs::is_library(*gemm)) return most;
+  const bool waits = may_start_early(lane, lane.step) ||
+                     std::ranges::any_of(gemm->gates, [](const TileGate& gate) { return !gate.of_parts; });
+  const std::int32_t left = waits ? std::min(most, capacity_ - 1) : most;
+  return std::max(left - left % cluster_of(gemm->grid), 1);
+}
+
 bool Simulation::compute(LaneState& lane, const Step& step) {
   const auto* gemm = std::get_if<Gemm>(&step);
   const Launch* const kernel = launch_of(lane);
@@ -108,8 +129,7 @@ bool Simulation::compute(LaneState& lane, const Step& step) {
     Job job;
     job.lane = lane_index(lane.rank, lane.lane);
     job.pass = pass_of(lane, step);
-    const Resources& wanted = resources_of(step);
-    job.most = wanted.most > 0 ? std::min(wanted.most, capacity_) : capacity_;
+    job.most = most_workers(lane, step);
     job.cause = lane.cause;
     job.begin = now_;
     jobs_.push_back(std::move(job));

@@ -211,6 +211,12 @@ Residual residual_of(const Machine& machine, const ContentionSample& sample) {
   return {slowed / (1 + slowdown(contention, sample)) - 1, beside / sample.beside_us - 1};
 }
 
+bool waited_for_one(const ContentionSample& sample) {
+  constexpr double longer = 1.5, most = 0.8;
+  return sample.computation == ComputationKind::pass && sample.beside_us > longer * sample.product_us &&
+         sample.product_beside_us - sample.product_us > most * sample.beside_us;
+}
+
 Contention fit_contention(const Machine& machine) {
   Machine fitted = machine;
   Samples own, shared, engines;

@@ -14,6 +14,10 @@ struct Residual {
 };
 Residual residual_of(const Machine& machine, const ContentionSample& sample);
 
+/// True if a pass took longer by most of a collective that takes much longer than the pass. It then waited
+/// until the collective had ended, which is no slow-down in proportion.
+bool waited_for_one(const ContentionSample& sample);
+
 /// Returns the contention of `machine` fitted on its samples, with the residuals. Fields that the samples do
 /// not determine keep their values.
 ///

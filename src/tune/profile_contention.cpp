@@ -48,10 +48,9 @@ void Profiler::fit(std::string text) {
 
 /// Runs products and collectives beside each other. There are enough products to cover some collectives, and
 /// enough collectives to outlast the products; more of either where they were too few. Returns nothing if no
-/// product or no collective was covered completely, if collectives take too long, or if a product waits for
-/// one to end: that is no slow-down in proportion.
+/// product or no collective was covered completely, or if collectives take too long.
 std::optional<ContentionSample> Profiler::beside(const Plan& product, double alone_us, Beside what) {
-  constexpr double long_enough = 3.5, longer = 2, longest_us = 2e4, whole = 0.8;
+  constexpr double long_enough = 3.5, longer = 2, longest_us = 2e4;
   constexpr int after = 2;
   const Traffic traffic = parse_traffic(name(what.kind));
   const double known_us =
@@ -75,12 +74,9 @@ std::optional<ContentionSample> Profiler::beside(const Plan& product, double alo
     else
       break;
   }
-  const bool waits =  // seen of passes on GPUs
-      found.collective_us > alone_us && found.product_us - alone_us > whole * found.collective_us;
   const char* const missing = found.product_us == 0      ? "no product was beside them"
                               : found.collective_us == 0 ? "none was beside products"
                               : found.alone_us == 0      ? "none was alone"
-                              : waits                    ? "it waited until one had ended"
                                                          : nullptr;
   if (missing != nullptr) {
     if (options_.progress)
@@ -196,7 +192,10 @@ void Profiler::other_computations() {
                             .left = workers});
       if (!sample) continue;
       sample->computation = kind;
-      keep(*sample);
+      if (!waited_for_one(*sample))
+        keep(*sample);
+      else if (options_.progress)
+        options_.progress(fmt::format("          on {} workers: it waited until one had ended", workers));
     }
   }
 }

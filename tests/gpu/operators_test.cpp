@@ -92,7 +92,8 @@ Params draw_peer_params(Dice& dice, const Problem& problem) {
   struct Tile {
     std::int32_t rows, cols;
   };
-  const Tile tile = one_of(dice, {Tile{0, 0}, Tile{128, 256}, Tile{128, 128}, Tile{64, 128}, Tile{128, 192}});
+  const Tile tile = one_of(dice, {Tile{0, 0}, Tile{128, 256}, Tile{128, 128}, Tile{64, 128}, Tile{128, 160},
+                                  Tile{128, 192}, Tile{128, 224}});
   params.tile.rows = tile.rows;
   params.tile.cols = problem.epilogue.activation == Activation::swiglu ? tile.cols / 2 : tile.cols;
   if (chance(dice, 50)) {

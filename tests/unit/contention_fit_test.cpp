@@ -125,6 +125,18 @@ TEST(ContentionFit, KeepsWhatAKindOfCollectiveAdds) {
   EXPECT_NEAR(*found.product_residual, *plain.product_residual, 1e-9);
 }
 
+TEST(ContentionFit, APassThatWaitedForACollectiveIsNotSlowedByIt) {
+  ContentionSample sample{.beside_us = 800, .product_us = 250, .product_beside_us = 1000};
+  sample.computation = ComputationKind::pass;
+  EXPECT_TRUE(tuning::waited_for_one(sample));
+  sample.product_beside_us = 600;
+  EXPECT_FALSE(tuning::waited_for_one(sample)) << "slowed all the time";
+  sample.product_beside_us = 1000, sample.beside_us = 300;
+  EXPECT_FALSE(tuning::waited_for_one(sample)) << "several collectives ended meanwhile";
+  sample.beside_us = 800, sample.computation = ComputationKind::product;
+  EXPECT_FALSE(tuning::waited_for_one(sample)) << "products do not wait";
+}
+
 TEST(ContentionFit, PredictsThroughNoise) {
   const Machine known = known_machine();
   const Machine found = fitted_on(known, samples_of(known, {0, 65536, 262144}, 0.01));

@@ -156,7 +156,8 @@ TEST(FusedSumsPlan, OwnTilesOfAScatterWaitIfTheOthersAreNotLongerOnTheWay) {
     return chosen(*plan_fused(large(op, 2, 4096, k), machine, {})).sums;
   };
   EXPECT_EQ(sums(Op::gemm_reducescatter, 3584), SumsIn::epilogue);
-  EXPECT_EQ(sums(Op::gemm_reducescatter, 1792), SumsIn::pass) << "the whole product takes longer, half does not";
+  EXPECT_EQ(sums(Op::gemm_reducescatter, 1792), SumsIn::pass)
+      << "the whole product takes longer, half does not";
   EXPECT_EQ(sums(Op::gemm_allreduce, 1792), SumsIn::epilogue) << "own sums use the links";
 }
 

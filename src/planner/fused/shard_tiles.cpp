@@ -11,20 +11,8 @@ std::int64_t largest_divisor(std::int64_t of, std::int64_t most) {
   return divisor;
 }
 
-/// Height of bands of `count` rows of tiles, or of clusters of them: a divisor of it, at most `wanted` but not
-/// much less. If there is none, the height from there to four times as much that adds the fewest rows.
-std::int64_t height_of(std::int64_t count, std::int64_t wanted) {
-  const std::int64_t low = largest_divisor(count, wanted);
-  if (2 * low >= smaller(wanted, count)) return low;
-  std::int64_t best = wanted;
-  const auto padded = [&](std::int64_t height) { return ceil_div(count, height) * height; };
-  for (std::int64_t height = wanted + 1; height <= 4 * wanted; ++height)
-    if (padded(height) < padded(best)) best = height;
-  return best;
-}
-
-/// Tile order within a shard: from the params, else from the machine. An order from the machine is changed so
-/// that it leaves no phantom rows of tiles, or few, as they would be computed for nothing.
+/// Tile order within a shard: from the params, else from the machine. An order from the machine is reduced so
+/// that it leaves no phantom rows of tiles, which would be computed for nothing.
 ///
 /// For bands of rows, an order along m is turned, with its width as height. A walk along single rows of tiles
 /// would read all of B for each row.
@@ -39,7 +27,7 @@ TileOrder order_of(std::int64_t tiles_m, const Machine& machine, const FusedPara
       order.swizzle = larger(order.swizzle * order.cluster_n / order.cluster_m, 1);
     }
     if (order.raster == Raster::along_n)
-      order.swizzle = static_cast<std::int32_t>(height_of(tiles_m / order.cluster_m, order.swizzle));
+      order.swizzle = static_cast<std::int32_t>(largest_divisor(tiles_m / order.cluster_m, order.swizzle));
   }
   order.rotation = 0;
   return order;

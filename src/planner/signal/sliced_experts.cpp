@@ -155,14 +155,18 @@ std::vector<std::int64_t> in_whole_ranks(int world, const std::vector<std::int64
 }
 
 Result<Plan> signal_sliced_experts(const Problem& problem, const Machine& machine, SignalParams params) {
-  constexpr std::size_t most_groups = 512;  // each has a work queue for the sums of its tokens
+  constexpr std::size_t most_groups = 512;  // so that work queues, one for sums of a rank in a group, suffice
   if (params.group_waves.size() > most_groups)
     return Reason{fmt::format("{} groups of tensor-parallel experts are more than {}",
                               params.group_waves.size(), most_groups)};
   const std::int32_t most = machine.workers - machine.collective_workers - 1;
-  if (params.helpers < FusedParams::no_helpers || params.helpers > most)
-    return Reason{fmt::format("{} of {} workers beside the GEMM leave none for it", params.helpers,
-                              machine.workers - machine.collective_workers)};
+  if (params.helpers < FusedParams::no_helpers)
+    return Reason{fmt::format("helpers = {} must be at least 1, or none", params.helpers)};
+  if (params.helpers > larger(most, 0))
+    return Reason{
+        fmt::format("helpers = {}, but {} workers beside the collectives include one for the GEMM: "
+                    "take fewer helpers, or none",
+                    params.helpers, machine.workers - machine.collective_workers)};
   if (params.helpers == 0) params.helpers = default_helpers(problem, machine, params.tile, most);
   if (params.group_waves.empty()) params.group_waves = default_groups(problem, machine, params.helpers);
   if (problem.has_slots()) params.group_waves = in_whole_ranks(problem.world, params.group_waves);

@@ -84,8 +84,9 @@ struct Delivery {
     ptx::store_release_sys(args.watch.abort, 1u);
   }
 
-  /// Between two polls. Of many CTAs only the first warps poll without a pause: when ranks are apart, the
-  /// polls of all threads hold up the stores that they wait for (four H200, 512 rows: 1.4 ms instead of 20 us).
+  /// Between two polls. Of many CTAs only the first warps poll without a pause: behind other kernels ranks
+  /// are apart, and the polls of all threads would hold up the stores that they wait for. The other warps see
+  /// what has arrived up to two pauses later, and the end of the rank's waits after some milliseconds.
   __device__ static void pause(std::uint32_t polls) {
     constexpr std::uint32_t brisk = 4, many_ctas = 32, pause_ns = 2000;
     if (polls > brisk && threadIdx.x >= 32 && gridDim.x > many_ctas) ptx::nano_sleep(pause_ns);
