@@ -21,6 +21,19 @@ def cuda_gemm(record):
     return ["M×N×K", "tile", "hooks idle", "slots and signals"], rows
 
 
+@table("cuda-gemm-random", "h200x1/gemm_random")
+def cuda_gemm_random(record):
+    """Speed relative to cuBLASLt by the library's time: with idle hooks, and with tiles stored to slots and counted."""
+    shapes = list(dict.fromkeys(tuple(row[key] for key in "mnk") for row in record.rows))
+    times = [{row["timed"]: us(row) for row in pick(record, **dict(zip("mnk", shape)))} for shape in shapes]
+    rows = []
+    for name, least, most in (("up to 100 us", 0, 100), ("100 to 500 us", 100, 500), ("longer", 500, 1e9), ("all", 0, 1e9)):
+        found = [of for of in times if least < of["library"] <= most]
+        ratios = [[of["library"] / of[way] for of in found] for way in ("idle", "tile")]
+        rows.append([name, len(found), *(f"{geomean(r):.3f}; {min(r):.3f}" for r in ratios)])
+    return ["library takes", "shapes", "hooks idle, least", "slots and signals, least"], rows
+
+
 def over(record, name, base, key, case):
     """Returns the relative excess of a time over a base time in one case; column `key` selects both."""
     return us(one(record, **{key: name}, **case)) / us(one(record, **{key: base}, **case)) - 1
