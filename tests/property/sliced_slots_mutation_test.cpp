@@ -47,16 +47,20 @@ void to_next_part(Slice& slice, std::int64_t part) {
   slice.row = (slice.row + part) % (ranks * part);
 }
 
-/// As expect_refused(), for what only some plans have.
+/// As expect_refused(), for what only some plans have. Returns true if this one has it.
 template <class S>
-void expect_refused_where(const Plan& plan, const std::string& rule, const std::function<bool(S&)>& edit) {
+bool expect_refused_where(const Plan& plan, const std::string& rule, const std::function<bool(S&)>& edit) {
   const auto has = [&](Step step) {
     auto* const of = std::get_if<S>(&step);
     return of != nullptr && edit(*of);
   };
   for (const RankPlan& rank : plan.ranks)
     for (const Lane& lane : rank.lanes)
-      if (std::ranges::any_of(lane.steps, has)) return expect_refused<S>(plan, rule, edit);
+      if (std::ranges::any_of(lane.steps, has)) {
+        expect_refused<S>(plan, rule, edit);
+        return true;
+      }
+  return false;
 }
 
 /// Every pass that picks rows by a column of this buffer, changed one after the other.
@@ -134,25 +138,26 @@ TEST(WrongSlicedSlots, CountsOfOthers) {
 }
 
 TEST(WrongSlicedSlots, ReadBeforeTheyAreThere) {
+  std::map<std::string_view, int> edited;  // plans, by what was edited
   for (const Op op : operators)
     for (const Plan& plan : plans(op)) {
       for (const std::string_view name : {"placed", "assigned", "arrived", "weights"}) {
         const bool gates = name == "weights" && slots(op).traits().before;  // passes await them
-        expect_refused_where<Await>(plan, "", [&](Await& await) {
+        edited[name] += expect_refused_where<Await>(plan, "", [&](Await& await) {
           if (gates || !is(plan, await.counter, name)) return false;
           --await.target;
           return true;
         });
       }
       // Where tokens go is known with the tokens, or with the weights.
-      expect_refused_where<Exchange>(plan, "", [&](Exchange& exchange) {
+      edited["messages"] += expect_refused_where<Exchange>(plan, "", [&](Exchange& exchange) {
         const auto sent = std::ranges::find_if(
             exchange.sends, [&](const Exchange::Message& one) { return is(plan, one.slice, "live"); });
         if (sent == exchange.sends.end()) return false;
         to_next_part(sent->slice, 1);
         return true;
       });
-      expect_refused_where<Elementwise>(plan, "", [&](Elementwise& pass) {
+      edited["passes"] += expect_refused_where<Elementwise>(plan, "", [&](Elementwise& pass) {
         for (const std::string_view name : {"live", "row_of", "slot_of"})
           if (is(plan, pass.to.slice, name)) {
             to_next_part(pass.to.slice, pass.to.slice.rows);
@@ -160,12 +165,14 @@ TEST(WrongSlicedSlots, ReadBeforeTheyAreThere) {
           }
         return false;
       });
-      expect_refused_where<Collective>(plan, "", [&](Collective& collective) {
+      edited["collectives"] += expect_refused_where<Collective>(plan, "", [&](Collective& collective) {
         if (!is(plan, collective.send, "row_of") && !is(plan, collective.send, "slot_of")) return false;
         to_next_part(collective.send, collective.send.rows);
         return true;
       });
     }
+  EXPECT_EQ(edited.size(), 7u);
+  for (const auto& [what, count] : edited) EXPECT_GT(count, 0) << what;
 }
 
 TEST(WrongSlicedSlots, AssignedElsewhere) {
@@ -195,6 +202,7 @@ TEST(WrongSlicedSlots, AssignedElsewhere) {
 
 /// A call may have fewer tokens than the plan. Passes leave out the others, if their rows are all tokens.
 TEST(WrongSlicedSlots, RowsThatACallMayNotHave) {
+  int exchanges = 0;
   for (const Op op : operators)
     for (const Plan& plan : plans(op)) {
       const auto of_tokens = [&](const Slice& slice) {
@@ -208,7 +216,7 @@ TEST(WrongSlicedSlots, RowsThatACallMayNotHave) {
         at.form = placement::Matrix{RowMap::identity(at.slice.rows)};
         return true;
       });
-      expect_refused_where<Exchange>(plan, "well-formed", [&](Exchange& exchange) {
+      exchanges += expect_refused_where<Exchange>(plan, "well-formed", [&](Exchange& exchange) {
         for (Exchange::Message& message : exchange.sends)
           if (is(plan, message.slice, "weights")) {
             message.slice = whole(plan, find_buffer(plan, Role::topk_weights), message.slice.rank);
@@ -217,6 +225,7 @@ TEST(WrongSlicedSlots, RowsThatACallMayNotHave) {
         return false;
       });
     }
+  EXPECT_GT(exchanges, 0);
 }
 
 }  // namespace

@@ -161,7 +161,7 @@ def test_nothing_of_a_routing_goes_to_the_host():
 
 
 def invariance_case(tensor_parallel):
-    """A large capacity gives the bits of a call without one. What dropped choices hold does not matter."""
+    """A large capacity gives the results of a call without one. What dropped choices hold does not matter."""
     rank, experts = dist.get_rank(), 2 * dist.get_world_size()
     moe = functools.partial(st.moe, tensor_parallel=tensor_parallel)
     held = experts if tensor_parallel else 2

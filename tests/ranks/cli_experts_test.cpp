@@ -84,7 +84,7 @@ TEST_F(Cli, PlansAndProvesTensorParallelExperts) {
     EXPECT_THAT(run("plan --machine h200x8 --mechanism sequential,fused --dtype bf16 " + world + op).out,
                 HasSubstr("fused"));
     EXPECT_THAT(run("plan --mechanism signal --workers 3 --helpers 3 " + world + op).err,
-                HasSubstr("3 of 3 workers beside the GEMM leave none for it"));
+                HasSubstr("helpers = 3 of 3 workers leave none for the GEMM"));
   }
   EXPECT_THAT(
       run("plan --mechanism signal --helpers 1 " + world + expert_parallel[2]).err,

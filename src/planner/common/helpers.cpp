@@ -1,5 +1,7 @@
 #include "helpers.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "experts.hpp"
@@ -35,6 +37,14 @@ bool tokens_arrive_soon(const Problem& p, const Machine& machine, const TilePara
 }
 
 }  // namespace
+
+std::optional<Reason> wrong_helpers(std::int32_t asked, std::int32_t workers) {
+  if (asked < FusedParams::no_helpers)
+    return Reason{fmt::format("helpers = {} must be at least 1, or none", asked)};
+  if (asked < larger(workers, 1)) return std::nullopt;
+  return Reason{
+      fmt::format("helpers = {} of {} workers leave none for the GEMM: take fewer, or none", asked, workers)};
+}
 
 std::int32_t helpers_of_experts(const Problem& p, const Machine& machine, const TileParams& asked_tile,
                                 std::int32_t asked) {

@@ -1,6 +1,8 @@
 // Helpers: workers that move or sum rows beside a product.
 #pragma once
 
+#include <optional>
+
 #include "builder.hpp"
 
 namespace shingle::planner {
@@ -10,6 +12,10 @@ namespace shingle::planner {
 inline std::int32_t helpers_of(const Machine& machine, std::int32_t asked, std::int32_t one_in = 32) {
   return asked != 0 ? asked : machine.workers / one_in;
 }
+
+/// Why so many helpers cannot be had; nothing if they can. `workers`: those that the product and its helpers
+/// share.
+std::optional<Reason> wrong_helpers(std::int32_t asked, std::int32_t workers);
 
 /// Number of workers that move rows of experts beside the products: as many as take as long as a product
 /// does, if the machine gives both times. In expert parallelism they push tokens to their experts. In tensor

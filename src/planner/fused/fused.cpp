@@ -50,9 +50,7 @@ std::optional<Reason> unserved_by_fused(const Problem& p, const Machine& machine
         "fused gathers inputs only, but this operator gathers a product: use chunked or copy-engine"};
   if (p.row_order == RowOrder::block_cyclic && p.op != Op::allgather_gemm)
     return Reason{"fused gathers block-cyclic rows, but does not scatter them: use signal"};
-  if (params.helpers < FusedParams::no_helpers || params.helpers >= larger(machine.workers, 1))
-    return Reason{
-        fmt::format("{} of {} workers beside the GEMM leave none for it", params.helpers, machine.workers)};
+  if (auto reason = planner::wrong_helpers(params.helpers, machine.workers)) return reason;
   if (params.comm_order == CommOrder::same && p.traits().shards_a())
     return Reason{"comm-order = same is for sums; a gather takes ring, reverse or interleaved"};
   if (params.comm_rows < 0) return Reason{"a communication tile has at least one row"};

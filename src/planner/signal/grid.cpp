@@ -14,7 +14,7 @@ std::optional<Reason> unserved_by_signal(const Problem& problem, const Machine& 
   if (auto reason = infeasible(problem, machine, params)) return reason;
   if (auto reason = nothing_to_overlap(problem)) return reason;
   if (problem.traits().attends) return Reason{"signal does not plan attention: use ring"};
-  if (params.helpers > 0 && !problem.traits().slices_experts())
+  if (params.helpers != 0 && params.helpers != FusedParams::no_helpers && !problem.traits().slices_experts())
     return Reason{
         fmt::format("helpers of signal sort and sum tokens of tensor-parallel experts, which {} does "
                     "not have: leave them out",

@@ -159,15 +159,9 @@ Result<Plan> signal_sliced_experts(const Problem& problem, const Machine& machin
   if (params.group_waves.size() > most_groups)
     return Reason{fmt::format("{} groups of tensor-parallel experts are more than {}",
                               params.group_waves.size(), most_groups)};
-  const std::int32_t most = machine.workers - machine.collective_workers - 1;
-  if (params.helpers < FusedParams::no_helpers)
-    return Reason{fmt::format("helpers = {} must be at least 1, or none", params.helpers)};
-  if (params.helpers > larger(most, 0))
-    return Reason{
-        fmt::format("helpers = {}, but {} workers beside the collectives include one for the GEMM: "
-                    "take fewer helpers, or none",
-                    params.helpers, machine.workers - machine.collective_workers)};
-  if (params.helpers == 0) params.helpers = default_helpers(problem, machine, params.tile, most);
+  const std::int32_t workers = machine.workers - machine.collective_workers;
+  if (auto reason = wrong_helpers(params.helpers, workers)) return *reason;
+  if (params.helpers == 0) params.helpers = default_helpers(problem, machine, params.tile, workers - 1);
   if (params.group_waves.empty()) params.group_waves = default_groups(problem, machine, params.helpers);
   if (problem.has_slots()) params.group_waves = in_whole_ranks(problem.world, params.group_waves);
   ParamBuilder<SignalParams> build(problem, machine, params);

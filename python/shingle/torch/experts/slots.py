@@ -18,8 +18,8 @@ class DeviceRouting:
     """As routing.HostRouting, but indices are on the device, -1 for no row, and nothing waits for it.
 
     Derived classes have `own`: the number of experts of which this rank has weights. Its rows are by expert, then by
-    source. topk_ids: of this rank, [tokens, topk]; ids other than -1 that are no expert are counted. experts: of all ranks.
-    most_tokens: of any rank, equal on all ranks. An expert needs no more than most_tokens · topk slots.
+    source. topk_ids: of this rank, [tokens, topk]; ids other than -1 that are no expert are counted. experts: of all
+    ranks. most_tokens: of any rank, equal on all ranks. An expert needs no more than most_tokens · topk slots.
     """
 
     for_context = None  # calls take no routing of the host

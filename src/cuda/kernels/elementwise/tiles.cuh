@@ -35,7 +35,7 @@ namespace shingle::cuda {
 
 inline constexpr int ring_slots = 2;
 
-/// A tile to move; 0 rows: the end. No member has a default, because it lies in shared memory.
+/// A tile to move. No member has a default, because it lies in shared memory.
 struct TileWork {
   TileSpot spot;
   std::int32_t rows;  ///< that exist
