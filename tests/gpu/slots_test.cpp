@@ -185,8 +185,8 @@ TEST_P(SlotsOnGpus, OneGraphServesAnyRouting) {
       for (const Params& params : ways()) {
         const Problem problem = experts(op, capacity);
         SCOPED_TRACE(describe(problem) + " by " + describe(params));
-        // The reference takes most of the time: default params have all routings, others some.
-        const int routings = params == Params{FusedParams{}} ? 100 : 6;
+        // The reference takes most of the time: default params have all routings where choices are dropped.
+        const int routings = params == Params{FusedParams{}} && capacity < problem.m ? 100 : 6;
         Context context(*world, {.verify = true, .timeout_us = 20e6});
         const int declared = context.declare(problem, {params});
         const auto first = random_inputs(problem, 1, Values::integers, choices(dice, problem, 0));
