@@ -125,17 +125,17 @@ Elementwise SlicedChunks::combine(int rank, const Piece& piece) const {
                         at(own ? parts_ : sums_, rank, piece), piece.first);
 }
 
-std::vector<RowRange> SlicedChunks::rows_of(const Piece& piece) const {
+std::vector<ExpertRows> SlicedChunks::rows_of(const Piece& piece) const {
   if (slots_) return {{routing_.global_base(piece.source), routing_.global_base(piece.source + 1)}};
   const std::int64_t tokens = tokens_of(p_, piece.source);
-  std::vector<RowRange> rows;
+  std::vector<ExpertRows> rows;
   for (int expert = 0; expert < routing_.experts(); ++expert)
     for (std::int64_t choice = 0; choice < p_.experts.topk; ++choice) {
       const auto row = [&](std::int64_t token) {
         return routing_.receive_base(expert, piece.source) +
                routing_.count_before(piece.source, expert, choice * tokens + token);
       };
-      const RowRange range{row(piece.first), row(piece.first + piece.rows)};
+      const ExpertRows range{row(piece.first), row(piece.first + piece.rows)};
       if (range.first < range.end) rows.push_back(range);
     }
   return rows;

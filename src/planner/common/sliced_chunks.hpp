@@ -66,7 +66,7 @@ class SlicedChunks {
   /// The pass that sums the choices of tokens.
   Elementwise combine(int rank, const Piece& piece) const;
   /// The rows by expert of tokens.
-  std::vector<RowRange> rows_of(const Piece& piece) const;
+  std::vector<ExpertRows> rows_of(const Piece& piece) const;
   /// Sums a rank's tokens over ranks, in rank order, when the communicate lane has all sums.
   void sum(int rank) const;
 

@@ -126,11 +126,11 @@ Elementwise combine_sorted(const Builder& build, const Slots* slots, int source,
   return pass;
 }
 
-std::vector<std::int32_t> turns_of(const TurnProduct& product, const std::vector<RowRange>& rows) {
+std::vector<std::int32_t> turns_of(const TurnProduct& product, const std::vector<ExpertRows>& rows) {
   std::vector<std::int32_t> turns;
   for (std::size_t i = product.turns.size(); i-- > 0;) {
     const RowGroup& group = product.gemm.groups[i];
-    const auto found = std::ranges::upper_bound(rows, group.row, {}, &RowRange::end);
+    const auto found = std::ranges::upper_bound(rows, group.row, {}, &ExpertRows::end);
     const bool has = found != rows.end() && found->first < group.row + group.rows;
     if (has && (turns.empty() || turns.back() != product.turns[i])) turns.push_back(product.turns[i]);
   }

@@ -52,10 +52,10 @@ struct TurnProduct {
   std::vector<std::int32_t> turns;  ///< by group of rows
 };
 /// Rows [first, end) by expert.
-struct RowRange {
+struct ExpertRows {
   std::int64_t first = 0, end = 0;
 };
 /// The turns that have tiles with some of these rows, the last first. `rows` ascend.
-std::vector<std::int32_t> turns_of(const TurnProduct& product, const std::vector<RowRange>& rows);
+std::vector<std::int32_t> turns_of(const TurnProduct& product, const std::vector<ExpertRows>& rows);
 
 }  // namespace shingle::planner

@@ -250,7 +250,7 @@ class SlicedExperts {
     std::vector<std::vector<std::int32_t>> needed;
     for (int turn = 0; turn < p_.world; ++turn) {
       const int source = (after(rank) + turn) % p_.world;
-      std::vector<RowRange> rows;
+      std::vector<ExpertRows> rows;
       if (slots_) rows.push_back({routing_.global_base(source), routing_.global_base(source + 1)});
       for (int expert = 0; expert < routing_.experts(); ++expert)
         if (!slots_ && routing_.count(source, expert) > 0)
