@@ -167,8 +167,8 @@ struct GemmSetup {
   Granularity granularity = Granularity::none;
   int ranks = 4;          ///< ranks that receive subtiles and subtokens
   std::int32_t ctas = 0;  ///< SMs, and thus tiles in a wave
-  bool count_tiles =
-      false;  ///< each tile has its own counter, by position; else all of `ctas` positions have one
+  /// Each tile has its own counter, by position; else `ctas` positions have one.
+  bool count_tiles = false;
 };
 
 /// A kernel that is ready to launch. Operands and output must outlive it. A is m×k, B is n×k.
