@@ -92,33 +92,38 @@ bool right(const HookedGemm& gemm, const DeviceMemory& out, const std::vector<st
 struct Best {
   const GemmInstance* instance = nullptr;
   TileOrder order;
+  std::int64_t parts = 0;  ///< GemmSetup::parts
   double us = 1e30;
   /// microseconds of each tile shape, in its better order
   nlohmann::json by_tile = nlohmann::json::object();
 };
 
-Best search(const GemmShape& shape, const Operands& operands, const DeviceMemory& out, Stopwatch& stopwatch) {
+Best search(const GemmShape& shape, const std::vector<std::int64_t>& parts, const Operands& operands,
+            const DeviceMemory& out, Stopwatch& stopwatch) {
   Best best;
   for (const GemmInstance& instance : gemm_instances(GemmFamily::sm90)) {
     if (instance.type != Element::bf16 || instance.transpose_a || !instance.transpose_b) continue;
-    for (const std::int32_t swizzle : {4, 8}) {
-      const TileOrder order{Raster::along_m, swizzle, instance.tile.cluster, 1, 0};
-      const HookedGemm candidate({.instance = instance, .shape = shape, .order = order, .ctas = sm_count()},
-                                 operands.a.get(), operands.b.get(), out.get<char>());
-      const auto launch = [&](cudaStream_t on) { candidate.launch(on); };
-      stopwatch.time_us(launch);
-      const double us = std::min(stopwatch.time_us(launch), stopwatch.time_us(launch));
-      const auto tile =
-          fmt::format("{}x{}, {}", instance.tile.rows, instance.tile.cols, instance.tile.cluster);
-      best.by_tile[tile] = std::min(us, best.by_tile.value(tile, us));
-      if (us < best.us) best.instance = &instance, best.order = order, best.us = us;
-    }
+    for (const std::int32_t swizzle : {4, 8})
+      for (const std::int64_t of : parts) {
+        const TileOrder order{Raster::along_m, swizzle, instance.tile.cluster, 1, 0};
+        const HookedGemm candidate(
+            {.instance = instance, .shape = shape, .order = order, .parts = of, .ctas = sm_count()},
+            operands.a.get(), operands.b.get(), out.get<char>());
+        const auto launch = [&](cudaStream_t on) { candidate.launch(on); };
+        stopwatch.time_us(launch);
+        const double us = std::min(stopwatch.time_us(launch), stopwatch.time_us(launch));
+        auto tile = fmt::format("{}x{}, {}", instance.tile.rows, instance.tile.cols, instance.tile.cluster);
+        if (of > 0) tile += fmt::format(", K in {}", of);
+        best.by_tile[tile] = std::min(us, best.by_tile.value(tile, us));
+        if (us < best.us) best.instance = &instance, best.order = order, best.parts = of, best.us = us;
+      }
   }
   if (best.instance == nullptr) throw Unsupported("this build has no kernels for compute capability 9.0");
   return best;
 }
 
-nlohmann::json compare(const GemmShape& shape, const Operands& operands, int repeat, int ranks) {
+nlohmann::json compare(const GemmShape& shape, const std::vector<std::int64_t>& parts, const Operands& operands,
+                       int repeat, int ranks) {
   const DeviceMemory out(HookedGemm::out_bytes(shape)),
       expected(static_cast<std::size_t>(shape.m * shape.n * 2));
   Stopwatch stopwatch;
@@ -133,12 +138,13 @@ nlohmann::json compare(const GemmShape& shape, const Operands& operands, int rep
   library.tune(stopwatch.stream(), matrices);
   const DeviceMemory workspace(library.workspace_bytes());
   const auto run_library = [&](cudaStream_t on) { library.run(on, matrices, workspace.get()); };
-  const Best best = search(shape, operands, out, stopwatch);
+  const Best best = search(shape, parts, operands, out, stopwatch);
   const auto made = [&](Granularity granularity) {
     return HookedGemm({.instance = *best.instance,
                        .shape = shape,
                        .order = best.order,
                        .granularity = granularity,
+                       .parts = best.parts,
                        .ranks = ranks,
                        .ctas = sm_count()},
                       operands.a.get(), operands.b.get(), out.get<char>());
@@ -233,6 +239,7 @@ int main(int argc, char** argv) {
   bool overhead = false;
   std::string json;
   std::vector<std::string> only;
+  std::vector<std::int64_t> parts{0};
   app.add_option("--shape", only, "MxNxK, instead of the suite; may be repeated");
   app.add_option("--random", random, "number of random shapes, instead of the suite; few have subtiles")
       ->check(CLI::NonNegativeNumber);
@@ -240,6 +247,11 @@ int main(int argc, char** argv) {
   app.add_option("--least-m", least_m, "the smallest M; it doubles up to 16384")->capture_default_str();
   app.add_option("--ranks", ranks, "to which subtiles and subtokens go")
       ->check(CLI::IsMember({2, 4, 8}))
+      ->capture_default_str();
+  app.add_option("--parts", parts,
+                 "into which K of the last wave is cut: the fastest of these; 1: whole, 0: as the backend does")
+      ->delimiter(',')
+      ->check(CLI::Range(0, 16))
       ->capture_default_str();
   app.add_option("--repeat", repeat)->capture_default_str();
   app.add_option("--budget", budget_s, "seconds after which no further shape begins; 0: no bound")
@@ -261,7 +273,7 @@ int main(int argc, char** argv) {
         fmt::print("left: {}x{}x{}\n", shape.m, shape.n, shape.k);
         continue;
       }
-      const auto row = compare(shape, operands, repeat, ranks);
+      const auto row = compare(shape, parts, operands, repeat, ranks);
       print(row);
       verified = verified && row["verified"].get<bool>();
       record["rows"].push_back(row);

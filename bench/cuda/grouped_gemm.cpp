@@ -104,9 +104,7 @@ class GroupedGemm {
     for (std::int64_t p = 0; p < grid.positions(); ++p)
       if (const Tile at = grid.tile(p); !grid.phantom(at))
         tiles.push_back({static_cast<std::int32_t>(at.m), static_cast<std::int32_t>(at.n)});
-    order_ = upload(tiles);
-    args.order = order_.get<TileAt>();
-    args.positions = static_cast<std::int32_t>(tiles.size());
+    dealt_.set(instance, args, tiles, args.ctas);
     args.watch = rank_.watch(epoch_.get<std::uint32_t>());
     ctas_ = args.ctas;
     check(instance.load(), "load a kernel");
@@ -121,7 +119,8 @@ class GroupedGemm {
   const GemmInstance& instance_;
   std::int32_t ctas_ = 0;
   LocalRank rank_{0, 0};
-  DeviceMemory epoch_, order_, table_, first_, weight_;
+  DeviceMemory epoch_, table_, first_, weight_;
+  DealtWorks dealt_;
   std::unique_ptr<GemmParams> params_ = std::make_unique<GemmParams>();
 };
 

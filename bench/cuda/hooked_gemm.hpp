@@ -160,11 +160,35 @@ class TileLayout {
   std::vector<std::int64_t> offsets_;
 };
 
+/// The works of a kernel, and the memory of its split-K.
+class DealtWorks {
+ public:
+  /// Deals the tiles to at most `ctas` CTAs. `parts`: of the tiles that CTAs share; 0: as the backend decides. All
+  /// other arguments must be set.
+  void set(const GemmInstance& instance, GemmArgs& args, const std::vector<TileAt>& tiles, std::int32_t ctas,
+           std::int64_t parts = 0) {
+    SharedTiles shared = shared_tiles(instance, args, tiles.size(), ctas);
+    if (parts > 0) {
+      const std::int64_t cluster = instance.tile.cluster, units = std::ssize(tiles) / cluster;
+      shared = {instance.splits == KSplit::all ? units : units % (ctas / cluster), parts};
+    }
+    works_ = upload(deal(instance, args, tiles, ctas, shared));
+    args.works = works_.get<GemmWork>();
+    sums_ = DeviceMemory(args.split.sum_bytes(args));
+    arrived_ = upload(std::vector<std::uint32_t>(args.split.arrived_words(args)));
+    args.split.sums = sums_.get<float>(), args.split.arrived = arrived_.get<std::uint32_t>();
+  }
+
+ private:
+  DeviceMemory works_, sums_, arrived_;
+};
+
 struct GemmSetup {
   const GemmInstance& instance;
   GemmShape shape;
   TileOrder order;
   Granularity granularity = Granularity::none;
+  std::int64_t parts = 0;  ///< of tiles that CTAs share (DealtWorks)
   int ranks = 4;          ///< ranks that receive subtiles and subtokens
   std::int32_t ctas = 0;  ///< SMs, and thus tiles in a wave
   /// Each tile has its own counter, by position; else `ctas` positions have one.
@@ -185,7 +209,6 @@ class HookedGemm {
     counts_.fill(0), epoch_.fill(0);
     rank_.set_timeout_us(5e6);
     GemmArgs args;
-    args.ctas = ctas_;
     args.tile = instance_.tile;
     args.rows = args.a_rows = shape.m;
     args.cols = shape.n, args.k = shape.k;
@@ -218,24 +241,17 @@ class HookedGemm {
       args.out.piece_rows = layout_.piece_rows(), args.out.pieces = layout_.pieces();
       args.out.by_tile = true;
     }
-    order_ = upload(tiles), signals_ = upload(signals);
-    args.order = order_.get<TileAt>();
-    args.positions = static_cast<std::int32_t>(tiles.size());
+    signals_ = upload(signals);
+    dealt_.set(instance_, args, tiles, ctas_, setup.parts);
     args.watch = rank_.watch(epoch_.get<std::uint32_t>());
     if (setup.granularity != Granularity::none) args.notify = {signals_.get<std::uint32_t*>(), 1, false};
-    if (instance_.splits) args.split = split_k(args, split_parts(args.positions, args.k, ctas_));
-    if (args.split.parts > 1) {
-      sums_ = DeviceMemory(args.split.sum_bytes(args));
-      arrived_ = DeviceMemory(SplitK::arrived_words(args.positions) * sizeof(std::uint32_t));
-      arrived_.fill(0);
-      args.split.sums = sums_.get<float>(), args.split.arrived = arrived_.get<std::uint32_t>();
-    }
+    launched_ = args.ctas;
     check(instance_.load(), "load a kernel");
     check(instance_.prepare(args, params_.get()), "prepare a kernel");
   }
 
   void launch(cudaStream_t stream) const {
-    check(instance_.launch(params_.get(), ctas_, stream), "launch a kernel");
+    check(instance_.launch(params_.get(), launched_, stream), "launch a kernel");
   }
 
   const TileGrid& grid() const { return grid_; }
@@ -263,10 +279,12 @@ class HookedGemm {
 
   const GemmInstance& instance_;
   std::int32_t ctas_;
+  std::int32_t launched_ = 0;  // of these, if there are too few tiles for all
   TileGrid grid_;
   TileLayout layout_;
   LocalRank rank_{0, 0};
-  DeviceMemory counts_, epoch_, order_, signals_, table_, sums_, arrived_;
+  DeviceMemory counts_, epoch_, signals_, table_;
+  DealtWorks dealt_;
   std::unique_ptr<GemmParams> params_ = std::make_unique<GemmParams>();
 };
 

@@ -8,6 +8,9 @@
 namespace shingle {
 namespace {
 
+/// Rows of the tiles whose kernels have no clusters.
+constexpr std::int32_t low_tile = 64;
+
 /// True if a pass does not compute, pick rows, leave out tokens, notify or share a work queue.
 bool only_moves(const Plan& plan, const Elementwise& step) {
   const auto dtype = [&](const Placement& at) {
@@ -56,6 +59,27 @@ bool belongs(const Plan& plan, const Lane& lane, std::size_t first, std::size_t 
   };
   return std::ranges::none_of(pass->from, [&](const Placement& from) { return stored(from.slice.buffer); }) &&
          !(pass->norm.residual && stored(pass->residual.slice.buffer));
+}
+
+std::int32_t most_workers(const Gemm& step, std::int32_t capacity, bool early) {
+  const std::int32_t most = step.resources.most > 0 ? std::min(step.resources.most, capacity) : capacity;
+  const bool waits = early || !std::ranges::all_of(step.gates, &TileGate::of_parts);
+  return std::max(waits ? std::min(most, capacity - 1) : most, 1);
+}
+
+std::int32_t tiles_of_cluster(const TileGrid& grid) {
+  constexpr std::int32_t pair = 2;
+  if (grid.loop_count == 0 || grid.tile_rows <= low_tile) return 1;
+  const Loop& last = grid.loops[grid.loop_count - 1];
+  return last.axis == Axis::m && last.extent % pair == 0 && !last.descending && last.rotation == 0 ? pair : 1;
+}
+
+KSplit k_split(const Gemm& step) {
+  constexpr std::int32_t narrow = 128;
+  if (step.live.buffer >= 0) return KSplit::none;
+  const std::int32_t cols =
+      step.epilogue.activation == Activation::swiglu ? 2 * step.grid.tile_cols : step.grid.tile_cols;
+  return step.grid.tile_rows <= low_tile || cols <= narrow ? KSplit::all : KSplit::some;
 }
 
 bool weights_early(const Plan& plan, std::int32_t rank, const Lane& lane, std::size_t step) {

@@ -1,6 +1,7 @@
 // Rules for launches on a GPU: which steps form one kernel, and which launches may start early.
 #pragma once
 
+#include "grid/split.hpp"
 #include "shingle/plan/plan.hpp"
 
 namespace shingle {
@@ -20,6 +21,18 @@ bool belongs(const Plan& plan, const Lane& lane, std::size_t first, std::size_t 
 /// A pass may start early if it has gates, shares a work queue, and follows a GEMM that has tiles and no
 /// gates. The pass's gates then cover all that it reads, and the GEMM's tiles show that the epoch has begun.
 bool may_start_early(const Plan& plan, std::int32_t rank, const Lane& lane, std::size_t step);
+
+/// Workers that a product takes at most, of `capacity`. One that waits for other kernels while it runs, at
+/// gates or because it started `early`, leaves one worker to them: sync kernels find no room beside its CTAs.
+/// Gates of parts are opened by products of peers, which await nothing of this rank but its begin.
+std::int32_t most_workers(const Gemm& step, std::int32_t capacity, bool early);
+
+/// Tiles that start together, as a kernel of clusters takes them: pairs along m, if the order keeps them.
+std::int32_t tiles_of_cluster(const TileGrid& grid);
+
+/// How the kernel of a product can cut K. Kernels of low and of narrow tiles compute two tiles at a time
+/// (ping-pong), so that all their works are equally deep. Counted rows have no split-K.
+KSplit k_split(const Gemm& step);
 
 /// True if a GEMM may load B before the kernels ahead of it in the stream have ended, also those of earlier
 /// calls. All else must wait for them. It must have a delivery ahead or behind, no gates, and a B that is an

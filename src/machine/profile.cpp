@@ -255,7 +255,7 @@ const std::set<std::string> figures{"workers",       "collective_workers",
                                     "attention",     "library_rate",
                                     "library_tail",  "reduce_gbps",
                                     "sync_us",       "lone_latency",
-                                    "picking_rate",  "split_us",
+                                    "picking_rate",  "split_gbps",
                                     "hooked_us",     "store_gbps",
                                     "early_kernels", "contention_samples",
                                     "throttle",      "parts_gbps",
@@ -316,12 +316,12 @@ Machine read(const Json& json) {
   machine.library_rate = fields.number({"library_rate"}, 1e-3, most).value_or(1);
   machine.library_tail = fields.number({"library_tail"}, 0, 1).value_or(1);
   machine.hooked_us = fields.number({"hooked_us"}, 0, most).value_or(0);
-  machine.split_us = fields.number({"split_us"}, 0, most).value_or(0);
   machine.picking_rate = fields.number({"picking_rate"}, 1e-3, most).value_or(1);
   machine.pass_gbps = rate(fields, "pass_gbps");
   machine.store_gbps = rate(fields, "store_gbps");
   machine.reduce_gbps = rate(fields, "reduce_gbps");
   machine.parts_gbps = rate(fields, "parts_gbps");
+  machine.split_gbps = rate(fields, "split_gbps");
   if (const Json* throttle = fields.object({"throttle"}))
     machine.throttle = within("throttle", [&] {
       allow_only(*throttle, {"after_us", "rate"});

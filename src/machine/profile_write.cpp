@@ -138,9 +138,9 @@ std::string to_json(const Machine& m) {
   if (m.pass_gbps > 0) json["pass_gbps"] = m.pass_gbps;
   if (m.reduce_gbps > 0) json["reduce_gbps"] = m.reduce_gbps;
   if (m.parts_gbps > 0) json["parts_gbps"] = m.parts_gbps;
+  if (m.split_gbps > 0) json["split_gbps"] = m.split_gbps;
   if (!m.whole_tiles) json["whole_tiles"] = false;
   if (m.hooked_us > 0) json["hooked_us"] = m.hooked_us;
-  if (m.split_us > 0) json["split_us"] = m.split_us;
   if (m.library_rate != 1) json["library_rate"] = m.library_rate;
   if (m.library_tail != 1) json["library_tail"] = m.library_tail;
   if (m.picking_rate != 1) json["picking_rate"] = m.picking_rate;

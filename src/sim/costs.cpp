@@ -11,6 +11,7 @@
 
 #include "demand.hpp"
 #include "grid/split.hpp"
+#include "lower/launch_rules.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/plan/placement.hpp"
 #include "shingle/sim/simulate.hpp"
@@ -29,13 +30,21 @@ double operands_us(const Machine& machine, std::int64_t rows_and_cols, double k)
   return 2 * static_cast<double>(rows_and_cols) * k / (machine.memory_gbps * 1e3);
 }
 
-/// Time of a wave of `tiles` tiles on `workers` workers, with split-K if the machine uses it.
-double split_wave_us(const Machine& machine, const TileRect& tile, std::int64_t tiles, double k,
-                     std::int64_t workers) {
-  const std::int64_t parts =
-      machine.split_us > 0 ? split_parts(tiles, static_cast<std::int64_t>(k), workers) : 1;
-  return wave_us(machine, tile.rows, tile.cols, k / static_cast<double>(parts)) +
-         static_cast<double>(parts - 1) * machine.split_us;
+/// Time of a wave of tiles that workers share: of the depth that each computes, and of the sums that it leaves
+/// and adds.
+double shared_wave_us(const Machine& machine, std::int64_t rows, std::int64_t cols, double k,
+                      const SharedTiles& shared) {
+  const double sums = static_cast<double>(rows * cols) * sizeof(float);
+  const auto passed = static_cast<double>(shared.rounds + shared.parts - 1);
+  return wave_us(machine, rows, cols, shared.depth(k)) +
+         (shared.count > 0 ? passed * sums / (machine.split_gbps * 1e3) : 0);
+}
+
+/// The tiles that workers share, if the machine's kernels do so.
+SharedTiles shared_tiles(const Machine& machine, KSplit how, std::int64_t tiles, double k,
+                         std::int64_t workers) {
+  return machine.split_gbps > 0 ? shared_tiles(how, tiles, static_cast<std::int64_t>(k), workers)
+                                : SharedTiles{};
 }
 
 /// Time of a library's product with weights of n columns. `rows`: by weight.
@@ -52,8 +61,8 @@ double library_product_us(const Machine& machine, const std::vector<std::int64_t
     const double full = static_cast<double>(tiles) / larger(workers, 1);
     const double idle = std::ceil(full) - full;
     const double waves = full < 1 ? 1 : full + machine.library_tail * idle;
-    const double us = waves * split_wave_us(machine, {0, 0, tile.rows, tile.cols}, tiles, k, workers);
-    best = std::min(best, us);
+    const SharedTiles shared = shared_tiles(machine, KSplit::all, tiles, k, larger(workers, 1));
+    best = std::min(best, waves * shared_wave_us(machine, tile.rows, tile.cols, k, shared));
   }
   return std::max(best / machine.library_rate,
                   operands_us(machine, m + std::ssize(rows) * n, k) / only_reads);
@@ -155,12 +164,21 @@ double Costs::multiply_us(std::int64_t rows, std::int64_t cols, std::int64_t til
   return wave_us(machine_, tile_rows, tile_cols, k) * area(rows, cols) / area(tile_rows, tile_cols);
 }
 
-double Costs::wave_of_us(const Gemm& gemm, std::int64_t item, double k) const {
+double Costs::multiply_wave_us(const Gemm& gemm, double k, std::int32_t workers, bool last) const {
   const TileGrid& grid = gemm.grid;
-  const std::int64_t most = larger(gemm.resources.most > 0 ? gemm.resources.most : plan_.workers, 1);
+  const std::int64_t cluster = tiles_of_cluster(grid), tiles = live_tiles(gemm, grid.positions());
+  SharedTiles shared;
+  if (last)  // clusters share tiles as single workers do
+    shared = shared_tiles(machine_, k_split(gemm), ceil_div(tiles, cluster), k, larger(workers / cluster, 1));
+  return shared_wave_us(machine_, grid.tile_rows, grid.tile_cols, k, shared);
+}
+
+double Costs::wave_of_us(const Gemm& gemm, std::int64_t item, double k, std::int32_t workers) const {
+  const TileGrid& grid = gemm.grid;
+  const std::int64_t most = larger(workers, 1);
   const auto wave_of = [&](std::int64_t position) { return live_tiles(gemm, position) / most; };
   const std::int64_t wave = wave_of(item);
-  const auto [known, fresh] = waves_.try_emplace({&gemm, wave}, 0);
+  const auto [known, fresh] = waves_.try_emplace({&gemm, workers, wave}, 0);
   if (!fresh) return known->second;
   struct RowOfTiles {
     std::int64_t rows = -1;  // -1: not seen
@@ -185,9 +203,9 @@ double Costs::wave_of_us(const Gemm& gemm, std::int64_t item, double k) const {
         !std::exchange(across[static_cast<std::size_t>(row.weight * grid.tiles_n() + tile.n)], 1))
       cols += grid.rect(tile).cols;
   }
-  return known->second = std::max(
-             split_wave_us(machine_, {0, 0, grid.tile_rows, grid.tile_cols}, grid.positions(), k, most),
-             operands_us(machine_, rows + cols, k));
+  const bool last = live_tiles(gemm, grid.positions()) < (wave + 1) * most;
+  return known->second = std::max(multiply_wave_us(gemm, k, workers, last),
+                                  operands_us(machine_, rows + cols, k));
 }
 
 double Costs::store_gbps(const Step& step) const {
@@ -214,7 +232,7 @@ double Costs::items_us(const Step& step, std::int64_t first, std::int64_t last, 
       const TileRect rect = tile_of(*gemm, i).rect;
       if (rect.rows == 0 || rect.cols == 0) continue;  // phantom
       const double one = machine_.whole_tiles
-                             ? wave_of_us(*gemm, i, k)
+                             ? wave_of_us(*gemm, i, k, workers)
                              : multiply_us(rect.rows, rect.cols, grid.tile_rows, grid.tile_cols, k);
       const double us =
           gated * one / rate +

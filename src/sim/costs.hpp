@@ -3,6 +3,7 @@
 
 #include <map>
 #include <span>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -18,7 +19,8 @@ class Costs {
   /// Throws InvalidArgument if the machine lacks figures that the plan's steps need.
   Costs(const Plan& plan, const Machine& machine);
 
-  /// Time of the longest of items [first, last) of a tiled step, which `workers` workers run at once.
+  /// Time of the longest of items [first, last) of a tiled step, which `workers` workers run at once. With a
+  /// GEMM `workers` are all that it takes.
   double items_us(const Step& step, std::int64_t first, std::int64_t last, std::int32_t workers) const;
   /// True if cuBLASLt or oneDNN computes the GEMM: its grid has one tile, and it uses all workers it gets.
   static bool is_library(const Gemm& gemm) { return gemm.grid.tiles() == 1; }
@@ -64,7 +66,10 @@ class Costs {
 
  private:
   /// Time of the item's whole wave, for machines whose tiles always cost a whole tile.
-  double wave_of_us(const Gemm& gemm, std::int64_t item, double k) const;
+  double wave_of_us(const Gemm& gemm, std::int64_t item, double k, std::int32_t workers) const;
+  /// Time of a wave of tiles of a product on `workers` workers, apart from memory. `last`: whether it is a last
+  /// wave that is not full.
+  double multiply_wave_us(const Gemm& gemm, double k, std::int32_t workers, bool last) const;
   /// Time of a tile, for machines whose edge tiles cost only what they hold.
   double multiply_us(std::int64_t rows, std::int64_t cols, std::int64_t tile_rows, std::int64_t tile_cols,
                      double k) const;
@@ -86,8 +91,8 @@ class Costs {
   const Plan& plan_;
   const Machine& machine_;
   double memory_bytes_per_us_, us_per_flop_;
-  // Cache of wave_of_us(), by step and wave
-  mutable std::map<std::pair<const Gemm*, std::int64_t>, double> waves_;
+  // Cache of wave_of_us(), by step, workers and wave
+  mutable std::map<std::tuple<const Gemm*, std::int32_t, std::int64_t>, double> waves_;
   mutable std::map<const Gemm*, std::vector<std::int64_t>> live_before_;  // cache of live_tiles()
   // Cache of attention_flop_us(): the last step's
   mutable std::pair<const void*, double> attention_{};

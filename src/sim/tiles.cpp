@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "demand.hpp"
+#include "lower/launch_rules.hpp"
 #include "plan/steps.hpp"
 #include "shingle/plan/placement.hpp"
 #include "simulation.hpp"
@@ -16,14 +17,6 @@ const Resources& resources_of(const Step& step) {
   if (const auto* merge = std::get_if<Merge>(&step)) return merge->resources;
   if (const auto* back = std::get_if<AttendBackward>(&step)) return back->resources;
   return std::get<Elementwise>(step).resources;
-}
-
-/// Tiles that start together, as a kernel of clusters takes them: pairs along m, if the order keeps them.
-std::int32_t cluster_of(const TileGrid& grid) {
-  constexpr std::int32_t pair = 2, low = 64;  // low tiles have kernels without clusters
-  if (grid.loop_count == 0 || grid.tile_rows <= low) return 1;
-  const Loop& last = grid.loops[grid.loop_count - 1];
-  return last.axis == Axis::m && last.extent % pair == 0 && !last.descending && last.rotation == 0 ? pair : 1;
 }
 
 /// Where a step stores; none: in slices of its own rank.
@@ -103,17 +96,15 @@ Index Simulation::pass_of(const LaneState& lane, const Step& step) {
   return index;
 }
 
-/// Workers that a step takes at most. On a GPU a product that waits for other kernels, at gates or because it
-/// started early, leaves one SM to them, and takes whole clusters.
+/// Workers that a step takes at most. On a GPU a product takes whole clusters.
 std::int32_t Simulation::most_workers(const LaneState& lane, const Step& step) const {
-  const Resources& wanted = resources_of(step);
-  const std::int32_t most = wanted.most > 0 ? std::min(wanted.most, capacity_) : capacity_;
   const auto* gemm = std::get_if<Gemm>(&step);
-  if (gemm == nullptr || machine_.sync_us == 0 || Costs::is_library(*gemm)) return most;
-  const bool waits = may_start_early(lane, lane.step) ||
-                     std::ranges::any_of(gemm->gates, [](const TileGate& gate) { return !gate.of_parts; });
-  const std::int32_t left = waits ? std::min(most, capacity_ - 1) : most;
-  return std::max(left - left % cluster_of(gemm->grid), 1);
+  if (gemm != nullptr && machine_.sync_us > 0 && !Costs::is_library(*gemm)) {
+    const std::int32_t most = shingle::most_workers(*gemm, capacity_, may_start_early(lane, lane.step));
+    return std::max(most - most % tiles_of_cluster(gemm->grid), 1);
+  }
+  const Resources& wanted = resources_of(step);
+  return wanted.most > 0 ? std::min(wanted.most, capacity_) : capacity_;
 }
 
 bool Simulation::compute(LaneState& lane, const Step& step) {
@@ -278,8 +269,9 @@ void Simulation::run(Index at) {
   const auto* gemm = std::get_if<Gemm>(pass.step);
   const double alone = gemm && Costs::is_library(*gemm)
                            ? costs_.library_us(*gemm, batch.workers)
-                           // Its other batches share the memory's rate.
-                           : costs_.items_us(*pass.step, batch.first, batch.last, job.active);
+                           // Other batches of a pass share the memory's rate.
+                           : costs_.items_us(*pass.step, batch.first, batch.last,
+                                             gemm ? job.most : job.active);
   const double slower = options_.slowdown.empty() ? 1 : options_.slowdown[static_cast<std::size_t>(rank)];
   batch.slower = slowed_by_traffic(rank, *pass.step, job.held);
   batch.slower_by_stores = slowed_by_stores(job);

@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "cuda/kernels/sync.hpp"
+#include "lower/launch_rules.hpp"
 #include "random_gemm.hpp"
 
 namespace shingle::cuda::test {
@@ -137,14 +138,14 @@ TEST_P(GemmTest, TakesRowsOfAFromManyPlaces) {
     });
 }
 
-/// Split-K, including more works than resident CTAs and K too short for all parts. Every launch leaves the
-/// `arrived` words at zero.
+/// Split-K of all tiles or of the last ones, in one round or several, also with K too short for all parts. Every
+/// launch leaves the `arrived` words at zero.
 TEST_P(GemmTest, SumsKInParts) {
   Random random(2);
   unsigned seed = 0;
-  for (const int parts : {2, 3, 8})
+  for (const int parts : {2, 3, 4, 5, 6, 8})
     for (const GemmInstance& instance : gemm_instances(GetParam())) {
-      if (!instance.splits) continue;
+      if (instance.splits == KSplit::none) continue;
       ProductShape shape = ragged(random, instance);
       shape.k = 8 * draw(random, 1, 150);
       shape.k_parts = parts;
@@ -174,7 +175,8 @@ TEST_P(GemmTest, AddsPartsToOwnTiles) {
           [&](Random& random, const GemmInstance& instance) {
             ProductShape shape = ragged(random, instance);
             shape.summed = parts;
-            if (instance.splits && k_parts > 1) shape.k = 8 * draw(random, 1, 150), shape.k_parts = k_parts;
+            if (instance.splits != KSplit::none && k_parts > 1)
+              shape.k = 8 * draw(random, 1, 150), shape.k_parts = k_parts;
             shape.bias = draw(random, 0, 2) == 0;
             if (draw(random, 0, 2) == 0) shape.activate = Activate::relu;
             const bool apart = draw(random, 0, 1) == 1;
@@ -185,6 +187,14 @@ TEST_P(GemmTest, AddsPartsToOwnTiles) {
             return shape;
           },
           GemmKind::sums);
+}
+
+TEST(GemmInstances, CutKAsTheSimulatorAssumes) {
+  for (const GemmInstance& instance : gemm_instances(GemmFamily::sm90)) {
+    Gemm step;
+    step.grid = make_grid(1024, 1024, instance.tile.rows, instance.tile.cols, {});
+    EXPECT_EQ(instance.splits, k_split(step)) << instance.tile.rows << "x" << instance.tile.cols;
+  }
 }
 
 /// Kernels of sm90 without the code of sums refuse them.

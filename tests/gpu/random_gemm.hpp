@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "cuda/kernels/gemm.hpp"
+#include "grid/split.hpp"
 #include "placed.hpp"
 
 namespace shingle::cuda::test {
@@ -54,7 +55,7 @@ struct ProductShape {
   int parts = 1;               ///< GemmArgs::a_parts
   int part_rows = 0;           ///< GemmArgs::part_rows; 0: the tile rows of the kernel
   bool rows_anywhere = false;  ///< a table gives the first row of A for each row of tiles
-  int k_parts = 1;             ///< parts of split-K
+  int k_parts = 1;             ///< of shared tiles
   int summed = 0;              ///< GemmSums::count; some rows of tiles are sums
   int phantoms = 2;            ///< positions, or clusters of positions, without a tile
   LayoutChoice out{};
@@ -77,7 +78,8 @@ class RandomGemm {
         c_(random_, instance.type, shape.rows, shape.cols, shape.integers),
         bias_(random_, instance.type, 1, b_cols(), shape.integers),
         owners_(draw(random_, 1, 3)),
-        turn_(draw(random_, 1, 2)) {
+        turn_(draw(random_, 1, 2)),
+        ctas_(shape.k_parts > 1 ? draw(random_, 2, 40) : 6) {
     for (int part = 0; part < shape.summed; ++part)
       parts_.emplace_back(random_, instance.type, shape.rows, shape.cols, shape.integers);
     const int tile_rows = shape.parts * part_rows_, tiles_m = (shape.rows + part_rows_ - 1) / part_rows_;
@@ -107,10 +109,8 @@ class RandomGemm {
     args.activate = shape_.activate;
     args.a_parts = shape_.parts, args.part_rows = part_rows_;
     args.a_stride = shape_.parts > 1 ? part_stride_ : 0;
-    first_ = upload(a_first_), order_ = upload(grid_.order);
+    first_ = upload(a_first_);
     if (shape_.rows_anywhere) args.a_first = first_.get<std::int32_t>();
-    args.order = order_.get<TileAt>();
-    args.positions = static_cast<std::int32_t>(grid_.order.size());
     // Sums of a call's matrix are at a distance from the addresses in the table.
     const std::int64_t shift = shape_.summed > 0 ? 1 << 20 : 0;
     const int moved = draw(random_, 0, shape_.out.dests);
@@ -132,14 +132,12 @@ class RandomGemm {
                    .own = owners_ - 1};
     }
     args.watch = watched_.watch();
-    args.ctas = 6;
-    if (shape_.k_parts > 1) {
-      args.split = split_k(args, shape_.k_parts);
-      sums_ = DeviceMemory(args.split.sum_bytes(args));
-      sums_.fill(0xff);
-      arrived_ = upload(std::vector<std::uint32_t>(SplitK::arrived_words(args.positions)));
-      args.split.sums = sums_.get<float>(), args.split.arrived = arrived_.get<std::uint32_t>();
-    }
+    works_ = upload(deal(instance_, args, grid_.order, ctas_, shared()));
+    args.works = works_.get<GemmWork>();
+    sums_ = DeviceMemory(args.split.sum_bytes(args));
+    sums_.fill(0xff);
+    arrived_ = upload(std::vector<std::uint32_t>(args.split.arrived_words(args)));
+    args.split.sums = sums_.get<float>(), args.split.arrived = arrived_.get<std::uint32_t>();
     return args;
   }
 
@@ -170,7 +168,7 @@ class RandomGemm {
          << (instance_.transpose_b ? ", B^T" : "") << ", activation " << static_cast<int>(shape_.activate)
          << (shape_.bias ? ", bias" : "") << (shape_.c ? ", C" : "") << ", " << shape_.parts << " parts of "
          << part_rows_ << " rows" << (shape_.rows_anywhere ? " anywhere" : "") << ", K in " << shape_.k_parts
-         << " parts";
+         << " parts on " << ctas_ << " CTAs";
     return text.str();
   }
 
@@ -188,6 +186,13 @@ class RandomGemm {
     return shape_.integers && (shape_.activate == Activate::none || shape_.activate == Activate::relu);
   }
 
+  /// Of clusters.
+  SharedTiles shared() const {
+    const std::int64_t cluster = instance_.tile.cluster, units = std::ssize(grid_.order) / cluster;
+    const std::int64_t workers = larger(ctas_ / cluster, std::int64_t{1});
+    if (instance_.splits == KSplit::none || shape_.k_parts == 1) return {};
+    return {instance_.splits == KSplit::all ? units : units % workers, shape_.k_parts};
+  }
   /// Shuffles clusters of tiles. Tiles below the grid are phantoms.
   void order_tiles() {
     const int cluster = instance_.tile.cluster, below = (grid_.tiles_m() + cluster - 1) / cluster * cluster;
@@ -267,13 +272,14 @@ class RandomGemm {
   int part_rows_, part_stride_, a_rows_;
   RandomMatrix a_, b_, c_, bias_;
   int owners_, turn_;  // GemmSums
+  int ctas_;
   std::vector<RandomMatrix> parts_;
   TestGrid grid_{};
   std::vector<std::int32_t> a_first_;
   std::unique_ptr<Placed> out_;
   bool computed_ = false;
   Watched watched_;
-  DeviceMemory first_, order_, sums_, arrived_, routes_;
+  DeviceMemory first_, works_, sums_, arrived_, routes_;
 };
 
 }  // namespace shingle::cuda::test

@@ -115,6 +115,42 @@ TEST(MayStartEarly, TheSimulatorHidesWhatIsInFront) {
   }
 }
 
+TEST(MostWorkers, OfAProductThatWaitsLeaveOneFree) {
+  Gemm product;
+  EXPECT_EQ(most_workers(product, 132, false), 132);
+  EXPECT_EQ(most_workers(product, 132, true), 131);
+  product.gates.resize(2);
+  product.gates[0].of_parts = true;
+  EXPECT_EQ(most_workers(product, 132, false), 131);
+  product.gates[1].of_parts = true;
+  EXPECT_EQ(most_workers(product, 132, false), 132);
+  product.resources.most = 100;
+  product.gates[1].of_parts = false;
+  EXPECT_EQ(most_workers(product, 132, false), 100) << "one is free as it is";
+  EXPECT_EQ(most_workers(product, 1, true), 1);
+}
+
+TEST(TilesOfCluster, ArePairsAlongMWhereTheOrderKeepsThem) {
+  EXPECT_EQ(tiles_of_cluster(make_grid(1024, 1024, 128, 256, {Raster::along_m, 4, 2, 1, 0})), 2);
+  EXPECT_EQ(tiles_of_cluster(make_grid(1024, 1024, 128, 256, {Raster::along_n, 1, 1, 1, 0})), 1);
+  EXPECT_EQ(tiles_of_cluster(make_grid(1024, 1024, 64, 256, {Raster::along_m, 4, 2, 1, 0})), 1);
+}
+
+TEST(KSplit, IsOfSomeTilesForLargeTilesWithoutCountedRows) {
+  Gemm product;
+  const auto of = [&](std::int32_t rows, std::int32_t cols) {
+    product.grid = make_grid(1024, 1024, rows, cols, {});
+    return k_split(product);
+  };
+  EXPECT_EQ(of(128, 256), KSplit::some);
+  EXPECT_EQ(of(128, 128), KSplit::all);
+  EXPECT_EQ(of(64, 256), KSplit::all);
+  product.epilogue.activation = Activation::swiglu;
+  EXPECT_EQ(of(128, 128), KSplit::some) << "twice as many columns of B";
+  product.live.buffer = 0;
+  EXPECT_EQ(of(128, 128), KSplit::none);
+}
+
 TEST(WeightsEarly, OfAGemmBesideADelivery) {
   Machine machine = gpus();
   machine.peer_memory = true;

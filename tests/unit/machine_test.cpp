@@ -1,5 +1,4 @@
 // Machine profiles: curves inside and outside their samples, what profiles say, and what is refused.
-#include "grid/split.hpp"
 #include "shingle/machine/profile.hpp"
 
 #include <gmock/gmock.h>
@@ -87,15 +86,6 @@ TEST(Wave, IsOfTheTileOrBetweenItsNeighbours) {
   EXPECT_NEAR(wave_us(machine, 128, 128, 1000), 3 * std::pow(4, 2.0 / 3), 1e-9);
   EXPECT_DOUBLE_EQ(wave_us(machine, 256, 256, 1000), 24);
   EXPECT_DOUBLE_EQ(wave_us(machine, 64, 32, 1000), 1.5);
-}
-
-TEST(Split, TakesWorkersThatTilesLeaveIdleWhereKIsLong) {
-  EXPECT_EQ(split_parts(64, 14336, 132), 2);
-  EXPECT_EQ(split_parts(16, 32768, 132), 8);
-  EXPECT_EQ(split_parts(1, 1 << 20, 132), 8);  // the last adds up all others
-  EXPECT_EQ(split_parts(20, 1024, 132), 2);    // none below 512
-  EXPECT_EQ(split_parts(67, 14336, 132), 1);
-  EXPECT_EQ(split_parts(0, 100, 1), 1);
 }
 
 TEST(Wave, OfATileThatALargerOneHoldsTakesAsLong) {

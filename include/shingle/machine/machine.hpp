@@ -129,14 +129,14 @@ struct Machine {
   double parts_gbps = 0;   ///< 1e9 bytes/s at which one worker takes in another rank's part of a sum, in the
                            ///< epilogue of a product: all parts but the first, for which the worker does not
                            ///< wait. 0: no time beyond that of adding, which is as in a pass
+  double split_gbps = 0;  ///< 1e9 bytes/s at which one worker leaves the fp32 sums of a part of a tile, or adds
+                          ///< them, where workers share tiles (grid/split.hpp); 0: none are shared
   double store_gbps = 0;  ///< 1e9 bytes/s that all workers of a rank together reach when they store to remote
                           ///< memory; 0: the link's rate
   bool whole_tiles = true;  ///< true: a tile at the edge of a matrix takes as long as a whole one
   /// Time before the first tile of a GEMM and after the last, beyond launch_us. It holds for GEMMs whose
   /// tiles are counted, gated or stored along a route, if a kernel other than cuBLASLt's computes them.
   double hooked_us = 0;
-  double split_us = 0;  ///< split-K of a GEMM with too few tiles (split_parts()): time of each part beyond
-                        ///< the first; 0: no split-K
   /// Multiply-add rate of the GEMM of cuBLASLt (host: oneDNN), relative to its best tile in `tiles`. It
   /// differs from 1 if another kernel computes those tiles.
   double library_rate = 1;

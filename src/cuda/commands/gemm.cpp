@@ -7,6 +7,7 @@
 #include "cuda/kernels/gemm.hpp"
 #include "cuda/raii/check.hpp"
 #include "grid/split.hpp"
+#include "lower/launch_rules.hpp"
 #include "served_gemm.hpp"
 #include "shingle/base/error.hpp"
 
@@ -64,7 +65,7 @@ class InstrumentedGemm final : public Command {
     return args_.a == operands_.a.in(shifts) && args_.b == operands_.b.in(shifts) &&
            args_.bias == operands_.bias.in(shifts) && args_.out.shift == shifts.of[args_.out.matrix] &&
            args_.sums.shift == shifts.of[args_.sums.matrix] &&
-           (args_.split.parts == 1 || args_.split.sums == workspace_.get());
+           (args_.split.others == 0 || args_.split.sums == workspace_.get());
   }
 
   const GemmInstance& instance_;
@@ -170,8 +171,6 @@ std::unique_ptr<Command> make_command(const Context& context, const Gemm& step) 
     args.weight_of = context.table_memory.put(rows.weight);
     args.weights = step.b.rows / weight_of(step, step.groups.front()).rows;
   }
-  args.order = context.table_memory.put(order_of(tiling, false));
-  args.positions = static_cast<std::int32_t>(choice.positions.size());
   args.out = tables.route(step, tiling);
   args.leaving = tables.leaving(step, tiling, context.rank);
   args.pace = cycles_per_kib;
@@ -188,14 +187,12 @@ std::unique_ptr<Command> make_command(const Context& context, const Gemm& step) 
     args.decided = const_cast<std::uint64_t*>(context.table_memory.put(nothing));
   }
   args.early = context.launch.may_start_early && step.live.buffer < 0;
-  // An early GEMM waits for the kernel before it. That kernel, and kernels that it waits for, need an SM
-  // meanwhile.
-  if (args.early) args.ctas = std::max(std::min(args.ctas, context.plan.workers - 1), 1);
-  if (choice.instance->splits) args.split = split_k(args, split_parts(args.positions, args.k, args.ctas));
-  if (args.split.parts > 1) {
-    const std::vector<std::uint32_t> none(SplitK::arrived_words(args.positions), 0);
-    args.split.arrived = const_cast<std::uint32_t*>(context.table_memory.put(none));
-  }
+  const std::int32_t most = most_workers(step, context.plan.workers, args.early);
+  const SharedTiles shared = shared_tiles(*choice.instance, args, choice.positions.size(), most);
+  args.works = context.table_memory.put(
+      deal(*choice.instance, args, order_of(tiling, false), most, shared));
+  const std::vector<std::uint32_t> none(args.split.arrived_words(args), 0);
+  args.split.arrived = const_cast<std::uint32_t*>(context.table_memory.put(none));
   auto command = std::make_unique<InstrumentedGemm>(*choice.instance, args, operands, context.workspace);
   if (!context.memory.by_call()) command->prepare({});
   return command;

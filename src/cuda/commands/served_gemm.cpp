@@ -181,11 +181,6 @@ ServedGemm serve(const Plan& plan, const Gemm& step) {
   args.lda = buffer(step.a).cols;
   args.ldb = buffer(step.b).cols;
   args.activate = activate(step.epilogue.activation);
-  args.ctas = step.resources.most > 0 ? step.resources.most : plan.workers;
-  // Sync kernels of one warp may open the gates. They need an SM that no waiting CTA holds.
-  // Gates of parts are opened by products of peers, which await nothing of this rank but its begin.
-  if (std::ranges::any_of(step.gates, [](const TileGate& gate) { return !gate.of_parts; }))
-    args.ctas = std::max(std::min(args.ctas, plan.workers - 1), 1);
   args.a_rows = rows.rows;
   args.a_parts = rows.parts;
   args.a_stride = rows.stride;

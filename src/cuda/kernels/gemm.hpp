@@ -6,6 +6,11 @@
 #include <vector>
 
 #include "elementwise.hpp"
+#include "grid/k_split.hpp"
+
+namespace shingle {
+struct SharedTiles;  // grid/split.hpp
+}
 
 namespace shingle::cuda {
 
@@ -18,18 +23,56 @@ struct GemmTile {
 
 struct GemmArgs;
 
-/// Split-K: K is cut into parts of `depth` (the last may be shorter), and each tile has one CTA for each
-/// part. Partial sums are added in order, in fp32.
+/// Which part of which tile a work is. CUTLASS's kernel layer passes it on as the tile's batch coordinate.
+struct WorkCode {
+  std::int32_t bits = -1;  ///< negative: there is no work
+
+  static constexpr std::int32_t most_positions = 1 << 22, most_parts = 16;
+  /// `part` of `parts`: the last one adds up. `last`: whether the CTA has no further work.
+  static constexpr WorkCode of(std::int32_t position, std::int32_t part, std::int32_t parts, bool last) {
+    return {position | part << 22 | (parts - 1) << 26 | static_cast<std::int32_t>(last) << 30};
+  }
+  /// Of the tile in the plan's order.
+  __host__ __device__ std::int32_t position() const { return bits & (most_positions - 1); }
+  __host__ __device__ std::int32_t part() const { return bits >> 22 & (most_parts - 1); }
+  /// Number of the tile's other parts.
+  __host__ __device__ std::int32_t others() const { return bits >> 26 & (most_parts - 1); }
+  /// True if the work stores the tile.
+  __host__ __device__ bool finishes() const { return part() == others(); }
+  __host__ __device__ bool is_last() const { return (bits >> 30 & 1) != 0; }
+};
+
+/// Steps of the main loop, of 64 elements of K each.
+struct KSteps {
+  std::uint32_t bits = 0;
+
+  static constexpr std::int32_t depth = 64, most = 0xffff;
+  static constexpr KSteps of(std::int64_t first, std::int64_t count) {
+    return {static_cast<std::uint32_t>(first | count << 16)};
+  }
+  __host__ __device__ std::int32_t first() const { return static_cast<std::int32_t>(bits & most); }
+  __host__ __device__ std::int32_t count() const { return static_cast<std::int32_t>(bits >> 16); }
+};
+
+/// What a CTA computes at a time: a tile, or a part of its sum over K.
+struct alignas(16) GemmWork {
+  TileAt tile;
+  WorkCode code;
+  KSteps steps;
+};
+
+/// Split-K: workers share tiles (SharedTiles of grid/split.hpp). Parts are added in a fixed order, in fp32.
 struct SplitK {
-  std::int32_t parts = 1;
-  std::int32_t depth = 0;            ///< a multiple of 64
+  std::int32_t begin = 0;            ///< first position whose tile may have several parts
+  std::int32_t others = 0;           ///< parts of such a tile beside the last, at most; 0: no split
+  std::int32_t depth = 0;            ///< KSplit::all: K of a part, a multiple of 64
   std::int32_t rows = 0;             ///< rows of a tile whose sums are exchanged, a multiple of 16
   float* sums = nullptr;             ///< sum_bytes() bytes for the sums of all parts but the last
   std::uint32_t* arrived = nullptr;  ///< arrived_words() words, 0 before and after every launch
 
   std::size_t sum_bytes(const GemmArgs& args) const;
-  /// One word for each tile and warp.
-  static std::size_t arrived_words(std::int32_t positions) { return static_cast<std::size_t>(positions) * 8; }
+  /// One word for each shared tile and warp.
+  std::size_t arrived_words(const GemmArgs& args) const;
 };
 
 /// Sums of own tiles with the parts of other ranks (TileSums of plan.hpp). Rows of tiles belong to `owners`
@@ -88,7 +131,9 @@ struct GemmArgs {
   std::int64_t a_stride = 0;
   const std::int32_t* a_first = nullptr;
 
-  const TileAt* order = nullptr;  ///< by position, in device memory
+  /// In device memory: work i is of CTA i % ctas. Without split-K work i is the tile at position i.
+  const GemmWork* works = nullptr;
+  std::int32_t work_count = 0;
   std::int32_t positions = 0;
   SplitK split{};
   Route out;  ///< with several destinations, a tile's rows have the same layout at each
@@ -99,7 +144,7 @@ struct GemmArgs {
   GateTable gate;
   NotifyTable notify;
   Watch watch;
-  std::int32_t ctas = 0;  ///< SMs that the kernel may use
+  std::int32_t ctas = 0;  ///< of the launch, in whole clusters, each on an SM of its own
   /// True if the kernel may start early (programmatic dependent launch, sm90 only). It may load and multiply
   /// before the previous kernel ends, but must wait for it before its first store of output or notify. The
   /// previous kernel waits only for ranks that receive the output.
@@ -121,10 +166,6 @@ struct CountedGemmArgs : GemmArgs {
   /// By cluster: epoch and rows that were found; starts as all ones. For sm90 kernels with gates only.
   std::uint64_t* decided = nullptr;
 };
-
-/// Split-K with `parts` parts (at least 1), or fewer if K is too short for all to have some. Leaves `sums`
-/// and `arrived` null. For kernels with `splits`; all other arguments must be set.
-SplitK split_k(const GemmArgs& args, std::int64_t parts);
 
 /// What a kernel can do beside multiply. Kernels of sm90 that lack the code of sums have no warp for parts,
 /// and registers left for the others.
@@ -149,7 +190,7 @@ struct GemmInstance {
   Element type = Element::bf16;
   bool transpose_a = false;
   bool transpose_b = false;
-  bool splits = false;  ///< true if it supports split-K
+  KSplit splits = KSplit::none;
   std::int32_t threads = 0;
   std::int32_t shared_bytes = 0;
   std::int32_t params_bytes = 0;
@@ -162,6 +203,15 @@ struct GemmInstance {
   /// Loads the kernel on the current device. Loading a kernel while another one waits could deadlock.
   cudaError_t (*load)() = nullptr;
 };
+
+/// Deals the tiles of a product, by position, to at most `ctas` CTAs of a kernel. Sets `works` of the result,
+/// and in `args` the number of works and positions, the CTAs and split-K, but no pointers. All else in `args`
+/// must be set. Throws InvalidArgument if there are too many tiles.
+std::vector<GemmWork> deal(const GemmInstance& instance, GemmArgs& args, const std::vector<TileAt>& tiles,
+                           std::int32_t ctas, const SharedTiles& shared);
+/// The tiles that CTAs of a kernel share, counted in clusters.
+SharedTiles shared_tiles(const GemmInstance& instance, const GemmArgs& args, std::size_t tiles,
+                         std::int32_t ctas);
 
 /// Kernels around one of CUTLASS's main loops, which decides the GPUs that run them.
 enum class GemmFamily : std::uint8_t {

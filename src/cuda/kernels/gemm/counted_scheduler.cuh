@@ -24,13 +24,13 @@ class CountedScheduler : public cutlass::gemm::kernel::detail::PersistentTileSch
 
  public:
   struct Arguments : Base::Arguments {
-    const TileAt* order = nullptr;
+    const GemmWork* table = nullptr;
     std::int32_t works = 0;
     LiveTiles tiles{};
     NotifyTable notify{};
   };
   struct Params : Base::Params {
-    const TileAt* order = nullptr;
+    const GemmWork* table = nullptr;
     std::int32_t works = 0;
     LiveTiles tiles{};
     NotifyTable notify{};
@@ -71,7 +71,7 @@ class CountedScheduler : public cutlass::gemm::kernel::detail::PersistentTileSch
       is_valid_tile = next_ < params_->works;
       pass(1);
       if (!is_valid_tile) return;
-      const int2 tile = __ldg(reinterpret_cast<const int2*>(params_->order) + L_idx);
+      const int2 tile = __ldg(reinterpret_cast<const int2*>(&params_->table[L_idx].tile));
       M_idx = tile.x, N_idx = tile.y;
     }
     /// Looks at the next works, one in each lane. Waits until something is known of the first.
@@ -109,7 +109,7 @@ class CountedScheduler : public cutlass::gemm::kernel::detail::PersistentTileSch
   static Params to_underlying_arguments(Problem problem, Tile tile, Cluster cluster,
                                         const cutlass::KernelHardwareInfo& hardware, const Arguments& args,
                                         void* = nullptr, std::uint32_t = 1, std::uint32_t = 1) {
-    return {Base::to_underlying_arguments(problem, tile, cluster, hardware, args), args.order, args.works,
+    return {Base::to_underlying_arguments(problem, tile, cluster, hardware, args), args.table, args.works,
             args.tiles, args.notify};
   }
 

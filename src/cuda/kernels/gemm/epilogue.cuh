@@ -131,11 +131,11 @@ class HookedEpilogue {
     const int slot = shares_tiles ? 0 : warp / 4, index = shares_tiles ? tiles_ : 2 * tiles_ + slot;
     ++tiles_;
     const TileSpot at = spot(tile);
-    if (args().split.parts > 1) {
-      const SplitSums<Rows, Cols, Warps> parts(args(), at.position, thread);
+    if (const WorkCode work = code(tile); work.others() > 0) {
+      const SplitSums<Rows, Cols, Warps> parts(args(), work, thread);
       const bool output = output_.holds({at.m, at.n});
-      if (!finishes(tile)) {
-        if (output) parts.leave(order().part(cute::get<3>(tile)), sums);
+      if (!work.finishes()) {
+        if (output) parts.leave(sums);
         for (int pass = 0; pass < passes(); ++pass) await_emptied(index * passes() + pass), hand_over();
         return;
       }
@@ -144,7 +144,7 @@ class HookedEpilogue {
     }
     if constexpr (Sums)
       if (at.sum && output_.holds({at.m, at.n}))
-        add_parts(shared_->parts, landings_, staged(), sums, thread, slot);
+        add_parts(shared_->parts, landings_, staged(), sums, thread, slot, code(tile).others() > 0);
     if (plain(at)) {
       await_emptied(index);
       staged().stage_plain(sums, thread);
@@ -172,7 +172,7 @@ class HookedEpilogue {
     if (tiles_ == 0) ptx::await_prerequisites();
     if (ends(tile)) ptx::launch_dependents();
     const TileSpot at = spot(tile);
-    const bool output = output_.holds({at.m, at.n}) && finishes(tile), ships = output && !is_last(tile);
+    const bool output = output_.holds({at.m, at.n}) && code(tile).finishes(), ships = output && !is_last(tile);
     std::uint32_t* counter = nullptr;  // the lane's first counter
     if constexpr (Counted) live_ = LiveTiles::rows_of_tile(counted_args(), at.position);
     if (ships) look_up<Rows>(at, 0, 0, lane);
@@ -310,22 +310,20 @@ class HookedEpilogue {
     return static_cast<const CountedGemmArgs&>(output_.args);
   }
   CUTLASS_DEVICE Staged staged() const { return {output_, shared_->tile}; }
-  CUTLASS_DEVICE SplitOrder order() const { return SplitOrder(args()); }
+  /// With Counted, only a position.
+  template <class Coordinate>
+  CUTLASS_DEVICE static WorkCode code(const Coordinate& tile) {
+    return {cute::get<3>(tile)};
+  }
   template <class Coordinate>
   CUTLASS_DEVICE TileSpot spot(const Coordinate& tile) const {
     const int m = cute::get<0>(tile);
-    return {order().position(cute::get<3>(tile)), m, cute::get<1>(tile), Sums && args().sums.holds(m)};
-  }
-  /// True if the work is the last part of its tile.
-  template <class Coordinate>
-  CUTLASS_DEVICE bool finishes(const Coordinate& tile) const {
-    return order().part(cute::get<3>(tile)) == args().split.parts - 1;
+    return {code(tile).position(), m, cute::get<1>(tile), Sums && args().sums.holds(m)};
   }
   /// True if the work is known to be the CTA's last.
   template <class Coordinate>
   CUTLASS_DEVICE bool ends(const Coordinate& tile) const {
-    return !Counted &&
-           cute::get<3>(tile) + static_cast<int>(gridDim.x) >= args().positions * args().split.parts;
+    return !Counted && code(tile).is_last();
   }
   /// True if the MMA warps store the tile themselves. They do so with a CTA's last tile: they have no other
   /// work then, and are up to eight times as many. Not for tiles that are finished by halves.

@@ -49,15 +49,14 @@ struct HookedGemm {
                                       Schedule>::CollectiveOp,
                                   Epilogue, Kind == GemmKind::sums>;
   using Kernel = cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, Mainloop, Epilogue,
-                                                      std::conditional_t<counted, CountedOrder, TableOrder>>;
+                                                      std::conditional_t<counted, CountedOrder, TableOrder<Pingpong>>>;
 
   static cudaError_t prepare(const GemmArgs& args, void* params) {
     typename Kernel::Arguments to{};
     to.mode = cutlass::gemm::GemmUniversalMode::kGemm;
     const bool gated = args.activate == Activate::swiglu;
-    const SplitOrder split(args);
     const auto m = static_cast<int>(args.a_rows);
-    const auto k = split.parts > 1 ? args.split.depth : static_cast<int>(args.k);
+    const auto k = args.split.depth > 0 ? args.split.depth : static_cast<int>(args.k);
     const auto n = static_cast<int>(gated ? 2 * args.cols : args.cols);
     to.problem_shape = {m, n, k, 1};
     auto& load = to.mainloop;
@@ -67,25 +66,25 @@ struct HookedGemm {
     cute::get<TransposeB ? 0 : 1>(load.dB) = args.ldb;
     load.gate = args.gate;
     load.watch = args.watch;
-    load.split = split;
     load.k = static_cast<std::int32_t>(args.k);
     load.parts = {args.sums, args.rows, args.cols, args.part_rows};
     if (const cudaError_t failed = set_pieces(args, load.pieces)) return failed;
     // C has one row order, not several pieces
     if (args.c != nullptr && args.a_parts > 1) return cudaErrorInvalidValue;
     to.hw_info.sm_count = args.ctas;
-    to.scheduler.order = args.order;
-    to.scheduler.works = args.positions * split.parts;
     const bool sums = Kind == GemmKind::sums && !gated && args.out_type == args.type;
     if (args.sums.count > 0 && !sums) return cudaErrorInvalidValue;
     if constexpr (counted) {
-      if (split.parts > 1 || args.early) return cudaErrorInvalidValue;
+      if (args.split.others > 0 || args.early) return cudaErrorInvalidValue;
       to.epilogue = static_cast<const CountedGemmArgs&>(args);
+      to.scheduler.table = args.works;
+      to.scheduler.works = args.positions;
       to.scheduler.tiles = LiveTiles(to.epilogue);
       to.scheduler.notify = args.notify;
     } else {
       to.epilogue = args;
-      to.scheduler.split = split;
+      to.scheduler.works = args.works;
+      to.scheduler.count = args.work_count;
     }
     const typename Kernel::Params made = Kernel::to_underlying_arguments(to, nullptr);
     std::memcpy(params, &made, sizeof made);
@@ -112,13 +111,11 @@ struct HookedGemm {
     return cudaSuccess;
   }
 
-  /// Launches on at most `ctas` SMs, in whole clusters, and on no more than it has tiles for.
   static cudaError_t launch(const void* params, std::int32_t ctas, cudaStream_t stream) {
     const auto& at = *static_cast<const typename Kernel::Params*>(params);
-    const int most = ctas < at.scheduler.works ? ctas : at.scheduler.works;
+    if (ctas % ClusterRows != 0) return cudaErrorInvalidValue;
     cudaLaunchConfig_t config{};
-    config.gridDim =
-        dim3(static_cast<unsigned>(most < ClusterRows ? ClusterRows : most / ClusterRows * ClusterRows));
+    config.gridDim = dim3(static_cast<unsigned>(ctas));
     config.blockDim = dim3(Kernel::MaxThreadsPerBlock);
     config.dynamicSmemBytes = Kernel::SharedStorageSize;
     config.stream = stream;
@@ -146,7 +143,7 @@ struct HookedGemm {
             CutlassType<T>::element,
             TransposeA,
             TransposeB,
-            !counted,
+            counted ? KSplit::none : Pingpong ? KSplit::all : KSplit::some,
             static_cast<std::int32_t>(Kernel::MaxThreadsPerBlock),
             static_cast<std::int32_t>(Kernel::SharedStorageSize),
             static_cast<std::int32_t>(sizeof(typename Kernel::Params)),

@@ -9,7 +9,6 @@
 #include "cuda/kernels/ptx/memory.cuh"
 #include "cuda/kernels/wait.cuh"
 #include "parts.cuh"
-#include "split.cuh"
 
 namespace shingle::cuda {
 
@@ -34,9 +33,9 @@ struct LoadPieces {
 template <class Base>
 struct WithPartsWarp : Base {};
 
-/// Derives from the main loop that CUTLASS's builder made, and leaves the multiplication unchanged. The
-/// kernel layer's K is the depth of one split-K part. The tensor maps cover all of K, so loads beyond its end
-/// give zeros.
+/// Derives from the main loop that CUTLASS's builder made, and leaves the multiplication unchanged. In
+/// ping-pong kernels, whose works are all equally deep, the kernel layer's K is the depth of one split-K part.
+/// The tensor maps cover all of K, so loads beyond its end give zeros.
 ///
 /// Memory order: one elected thread of the load warp awaits the gates with acquire. A proxy fence then orders
 /// its TMA loads after that acquire.
@@ -57,7 +56,6 @@ class HookedMainloop : public Base {
     GateTable gate;
     Watch watch;
     LoadPieces pieces;
-    SplitOrder split;
     std::int32_t k;
     PartsArgs parts;
   };
@@ -65,7 +63,6 @@ class HookedMainloop : public Base {
     GateTable gate;
     Watch watch;
     LoadPieces pieces;
-    SplitOrder split;
     std::int32_t k;
     PartsArgs parts;
   };
@@ -78,7 +75,6 @@ class HookedMainloop : public Base {
                   args.gate,
                   args.watch,
                   args.pieces,
-                  args.split,
                   args.k,
                   args.parts};
     if (args.pieces.a_parts > 0) {  // the mbarrier must expect the bytes that arrive
@@ -90,14 +86,14 @@ class HookedMainloop : public Base {
 
   template <class A, class B, class KIterator, class Coordinate>
   CUTLASS_DEVICE void load(const Params& params, Pipeline pipeline, typename Base::PipelineState write,
-                           const cute::tuple<A, B>& inputs, const Coordinate& tile, KIterator, int k_tiles,
-                           int lane, std::uint32_t rank_in_cluster, typename Base::TensorStorage& shared) {
-    const int work = cute::get<3>(tile);
+                           const cute::tuple<A, B>& inputs, const Coordinate& tile, KIterator from,
+                           int k_tiles, int lane, std::uint32_t rank_in_cluster, typename Base::TensorStorage& shared) {
+    const WorkCode work{cute::get<3>(tile)};
     if (params.gate.count > 0) {
-      if (cute::elect_one_sync()) pass_gates(params, params.split.position(work));
+      if (cute::elect_one_sync()) pass_gates(params, work.position());
       __syncwarp();
     }
-    const int first = params.split.part(work) * k_tiles;
+    const int first = Epilogue::shares_tiles ? static_cast<int>(*from) : work.part() * k_tiles;
     const auto k = cute::make_coord_iterator(first, first + k_tiles);
     const auto in_matrix = cute::make_coord(cute::get<0>(tile), cute::get<1>(tile), cute::_, 0);
     if (!params.pieces.any())
@@ -111,7 +107,7 @@ class HookedMainloop : public Base {
   CUTLASS_DEVICE void load_auxiliary(const Params& params, Pipeline, typename Base::PipelineState,
                                      const Inputs&, const Coordinate& tile, KIterator, int, int lane,
                                      std::uint32_t, typename Base::TensorStorage& shared) {
-    parts_.load(params.parts, params.watch, params.split, *epilogue_of(&shared), cute::get<3>(tile),
+    parts_.load(params.parts, params.watch, *epilogue_of(&shared), WorkCode{cute::get<3>(tile)},
                 cute::get<0>(tile), cute::get<1>(tile), lane);
   }
 

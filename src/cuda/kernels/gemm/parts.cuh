@@ -12,8 +12,8 @@
 //      stages itself later.
 //   3. They arrive at the mbarrier `taken`, and the parts warp copies the next part.
 //
-// With split-K the MMA warps use the staged tile before. They then arrive at `taken` once more, before the
-// first part.
+// If CTAs share the tile (split-K), the MMA warps use the staged tile before. They then arrive at `taken` once
+// more, before the first part.
 //
 // Ping-pong kernels have one pair of mbarriers for each warpgroup: a warpgroup does not know how many sums
 // the other one has.
@@ -70,12 +70,12 @@ class SlotParities {
 };
 
 /// Called by the MMA warps: adds all parts to the sums of a tile. `slot`: their warpgroup in a ping-pong
-/// kernel, else 0.
+/// kernel, else 0. `shared`: whether CTAs share the tile.
 template <class Staged, class Sums>
 CUTLASS_DEVICE void add_parts(PartsBarriers& barriers, SlotParities& landings, const Staged& staged,
-                              Sums& sums, int thread, int slot) {
+                              Sums& sums, int thread, int slot, bool shared) {
   const GemmArgs& args = staged.output.args;
-  if (args.split.parts > 1) ptx::barrier_arrive(&barriers.taken[slot]);
+  if (shared) ptx::barrier_arrive(&barriers.taken[slot]);
   CUTLASS_PRAGMA_NO_UNROLL
   for (int part = 0; part < args.sums.count; ++part) {
     ptx::barrier_wait(&barriers.landed[slot], landings.next(slot));
@@ -91,34 +91,34 @@ class PartsWarp {
   using Shared = typename Epilogue::SharedStorage;
 
   /// Called by the whole warp for each work, in order: lands the parts of a tile that is a sum.
-  CUTLASS_DEVICE void load(const PartsArgs& args, const Watch& watch, const SplitOrder& split, Shared& shared,
-                           int work, int m, int n, int lane) {
+  CUTLASS_DEVICE void load(const PartsArgs& args, const Watch& watch, Shared& shared, WorkCode work, int m,
+                           int n, int lane) {
     if (args.sums.count == 0) return;
     const int index = works_++;
     if (index == 0)
       ptx::await_prerequisites();  // an early kernel: the epoch that gates go by may not have begun
     else
       ptx::barrier_wait(&shared.emptied, (index - 1) % 2);
-    land_parts(args, watch, split, shared, index, work, m, n, lane);
+    land_parts(args, watch, shared, index, work, m, n, lane);
     if (lane == 0) ptx::barrier_arrive(&shared.emptied);
   }
 
  private:
   static constexpr int rows_of_lane = Epilogue::rows / 32;
 
-  CUTLASS_DEVICE void land_parts(const PartsArgs& args, const Watch& watch, const SplitOrder& split,
-                                 Shared& shared, int index, int work, int m, int n, int lane) {
+  CUTLASS_DEVICE void land_parts(const PartsArgs& args, const Watch& watch, Shared& shared, int index,
+                                 WorkCode work, int m, int n, int lane) {
     const bool output =
         std::int64_t{m} * args.part_rows < args.rows && std::int64_t{n} * Epilogue::cols < args.cols;
-    if (!args.sums.holds(m) || !output || split.part(work) != split.parts - 1) return;
-    const TileSpot at{split.position(work), m, n};
+    if (!args.sums.holds(m) || !output || !work.finishes()) return;
+    const TileSpot at{work.position(), m, n};
     const int slot = Epilogue::shares_tiles ? 0 : index % 2;
     const GateTable& gate = args.sums.gate;
     for (int i = lane; i < gate.count; i += 32)
       wait_for(gate.targets[at.position * gate.count + i], *watch.epoch, watch);
     CUTLASS_PRAGMA_NO_UNROLL
     for (int part = 0; part < args.sums.count; ++part) {
-      if (part > 0 || split.parts > 1) ptx::barrier_wait(&shared.parts.taken[slot], taken_.next(slot));
+      if (part > 0 || work.others() > 0) ptx::barrier_wait(&shared.parts.taken[slot], taken_.next(slot));
       __syncwarp();
       land(args, args.sums.parts[part], at, shared, shared.parts.landed[slot], lane);
     }

@@ -1,55 +1,44 @@
-// Split-K: if a product has fewer tiles than there are SMs, several CTAs share a tile, each with a part of K.
+// Split-K: CTAs share tiles, each with a part of K.
 #pragma once
 
 #include <cutlass/cutlass.h>
 
 #include "cuda/kernels/count.cuh"
 #include "cuda/kernels/gemm.hpp"
+#include "cuda/kernels/ptx/grids.cuh"
 #include "cuda/kernels/ptx/shared.cuh"
 #include "cuda/kernels/wait.cuh"
 
 namespace shingle::cuda {
 
-/// Consecutive works are the parts of one tile (or of a cluster's tiles), so that they run at the same time.
-struct SplitOrder {
-  std::int32_t parts;
-  std::int32_t cluster;
-
-  CUTLASS_HOST_DEVICE explicit SplitOrder(const GemmArgs& args)
-      : parts(args.split.parts), cluster(args.tile.cluster) {}
-  CUTLASS_HOST_DEVICE SplitOrder() : parts(1), cluster(1) {}
-
-  /// Position of the work's tile in the plan's order.
-  CUTLASS_HOST_DEVICE std::int32_t position(std::int32_t work) const {
-    return parts == 1 ? work : work / (cluster * parts) * cluster + work % cluster;
-  }
-  CUTLASS_HOST_DEVICE std::int32_t part(std::int32_t work) const {
-    return parts == 1 ? 0 : work / cluster % parts;
-  }
-};
-
 /// Adds the parts of a tile. All parts but the last store their sums to memory and notify. The last part
 /// awaits them and adds them in order, so that the result does not depend on timing. Each warp synchronises
 /// only with warps of other parts that have the same rows.
 ///
-/// A part waits only for works with smaller indices. CTAs take their works in order, so they cannot deadlock.
-/// Waits have the kernel's deadline.
+/// A part waits only for works of CTAs with smaller indices, and these works come before any that waits. CTAs
+/// start in the order of their indices, so they cannot deadlock (deal()). Waits have the kernel's deadline.
 ///
 /// Memory order: __syncwarp, then a release at GPU scope by one lane; wait_for() by one lane, then
-/// __syncwarp.
+/// __syncwarp. An early kernel stores no sums before the kernels ahead of it have ended, which may have the
+/// same memory.
 template <int Rows, int Cols, int Warps>
 class SplitSums {
  public:
-  CUTLASS_DEVICE SplitSums(const GemmArgs& args, std::int32_t position, int thread)
-      : args_(args), position_(position), warp_(thread / 32), lane_(thread % 32) {}
+  CUTLASS_DEVICE SplitSums(const GemmArgs& args, WorkCode work, int thread)
+      : args_(args),
+        work_(work),
+        tile_(work.position() - args.split.begin),
+        warp_(thread / 32),
+        lane_(thread % 32) {}
 
   /// Called by a warp of any part but the last.
   template <class Sums>
-  CUTLASS_DEVICE void leave(std::int32_t part, const Sums& sums) const {
+  CUTLASS_DEVICE void leave(const Sums& sums) const {
+    ptx::await_prerequisites();
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < blocks; ++i) {
       if (!holds(i)) continue;
-      float4* const to = at(part, i);
+      float4* const to = at(work_.part(), i);
       CUTLASS_PRAGMA_UNROLL
       for (int v = 0; v < words; ++v) {
         const auto* x = &sums(i * (Cols / 2) + 4 * v);
@@ -64,14 +53,14 @@ class SplitSums {
   /// Cols · 32 bytes of shared memory of this warp, as its own sums fill the registers.
   template <class Sums>
   CUTLASS_DEVICE void add_others(Sums& sums, std::uint32_t landing) const {
-    const auto others = static_cast<std::uint32_t>(args_.split.parts - 1);
+    const std::int32_t others = work_.others();
     if (lane_ == 0) {
-      wait_for(Target{arrived(), others, 0}, 0, args_.watch);
+      wait_for(Target{arrived(), static_cast<std::uint32_t>(others), 0}, 0, args_.watch);
       *arrived() = 0;  // for the next launch: no other warp adds any more
     }
     __syncwarp();
     CUTLASS_PRAGMA_NO_UNROLL
-    for (std::int32_t part = 0; part < args_.split.parts - 1; ++part) {
+    for (std::int32_t part = 0; part < others; ++part) {
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < blocks; ++i)
         if (holds(i)) add(at(part, i), i, sums, landing + lane_ * 16);
@@ -85,10 +74,10 @@ class SplitSums {
   static_assert(words % 2 == 0, "two halves");
 
   CUTLASS_DEVICE bool holds(int i) const { return (i * Warps + warp_) * 16 < args_.split.rows; }
-  CUTLASS_DEVICE std::uint32_t* arrived() const { return args_.split.arrived + position_ * 8 + warp_; }
+  CUTLASS_DEVICE std::uint32_t* arrived() const { return args_.split.arrived + tile_ * 8 + warp_; }
   /// The lane's first word of a block. Each next word is 32 words further.
   CUTLASS_DEVICE float4* at(std::int32_t part, int i) const {
-    const std::int64_t tile = std::int64_t{position_} * (args_.split.parts - 1) + part;
+    const std::int64_t tile = std::int64_t{tile_} * args_.split.others + part;
     const std::int64_t block = tile * (args_.split.rows / 16) + i * Warps + warp_;
     return reinterpret_cast<float4*>(args_.split.sums) + block * (words * 32) + lane_;
   }
@@ -110,7 +99,8 @@ class SplitSums {
   }
 
   const GemmArgs& args_;
-  const std::int32_t position_;
+  const WorkCode work_;
+  const std::int32_t tile_;  // from the first shared one on
   const int warp_, lane_;
 };
 

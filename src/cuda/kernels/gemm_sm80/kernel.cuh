@@ -77,7 +77,7 @@ struct MultistageGemm {
     const Output output{args};
     for (int position = static_cast<int>(blockIdx.x); position < args.positions;
          position += static_cast<int>(gridDim.x)) {
-      const TileAt tile = args.order[position];
+      const TileAt tile = args.works[position].tile;
       if (!output.holds(tile)) continue;
       if (args.gate.count > 0) pass_gates(args, args.gate, position);
       std::int32_t live = Rows;
@@ -96,7 +96,7 @@ struct MultistageGemm {
 
   static cudaError_t prepare(const GemmArgs& args, void* params) {
     const bool pieces = args.a_parts > 1 || args.part_rows != Rows || args.a_first != nullptr;
-    if ((TransposeA && pieces) || (args.a_parts > 1 && args.c != nullptr) || args.split.parts > 1)
+    if ((TransposeA && pieces) || (args.a_parts > 1 && args.c != nullptr) || args.split.others > 0)
       return cudaErrorInvalidValue;
     for (const std::int64_t elements : {args.cols, args.k, args.lda, args.ldb, args.ldc})
       if (elements % 8 != 0) return cudaErrorInvalidValue;
@@ -106,11 +106,10 @@ struct MultistageGemm {
     return cudaSuccess;
   }
 
-  /// Launches on at most `ctas` SMs, and on no more than it has tiles for.
   static cudaError_t launch(const void* params, std::int32_t ctas, cudaStream_t stream) {
     const auto& args = *static_cast<const Args*>(params);
-    const auto grid = static_cast<unsigned>(ctas < args.positions ? ctas : args.positions);
-    multistage_kernel<MultistageGemm><<<grid, threads, sizeof(Shared), stream>>>(args);
+    multistage_kernel<MultistageGemm>
+        <<<static_cast<unsigned>(ctas), threads, sizeof(Shared), stream>>>(args);
     return cudaGetLastError();
   }
 
@@ -125,7 +124,7 @@ struct MultistageGemm {
             CutlassType<T>::element,
             TransposeA,
             TransposeB,
-            false,
+            KSplit::none,
             threads,
             static_cast<std::int32_t>(sizeof(Shared)),
             static_cast<std::int32_t>(sizeof(Args)),
