@@ -51,6 +51,10 @@ struct Collect {
   void operator()(const AssignSlots& step) {
     slices({step.ids, step.row_of, step.slot_of, step.counts, step.dropped});
   }
+  void operator()(const MergeSlots& step) {
+    slices({step.counts, step.slot_of});
+    for (const Slice* made : outputs_of(step)) slices({*made});
+  }
   void operator()(const Await& step) { found.counters = {step.counter}; }
   void operator()(const Notify& step) { found.counters = {step.counter}; }
   void operator()(const Fill& step) { slices({step.slice}); }

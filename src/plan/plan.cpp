@@ -91,6 +91,13 @@ std::string describe(const ParamList& params) {
   return text;
 }
 
+std::vector<const Slice*> outputs_of(const MergeSlots& step) {
+  std::vector<const Slice*> made;
+  for (const Slice* one : {&step.live, &step.merged_of, &step.token_of, &step.row_of, &step.slot_at})
+    if (one->buffer >= 0) made.push_back(one);
+  return made;
+}
+
 bool is_command(const Step& step) {
   return std::holds_alternative<Fill>(step) || std::holds_alternative<Copy>(step) ||
          std::holds_alternative<Broadcast>(step) || std::holds_alternative<Swap>(step);
@@ -126,6 +133,7 @@ std::string_view name(const Step& step) {
     std::string_view operator()(const Merge&) const { return "merge"; }
     std::string_view operator()(const AttendBackward&) const { return "attend-backward"; }
     std::string_view operator()(const AssignSlots&) const { return "assign-slots"; }
+    std::string_view operator()(const MergeSlots&) const { return "merge-slots"; }
   };
   return std::visit(Namer{}, step);
 }

@@ -99,6 +99,7 @@ double cost_us(const Plan& plan, const Segment& segment, const UnitCosts& costs)
            (pass->from.size() == 1 && is_indexed(pass->from.front()) ? filled(plan) : 1);
   }
   if (const auto* assign = std::get_if<AssignSlots>(&step)) return costs.pass_us * size_of(assign->row_of);
+  if (const auto* merge = std::get_if<MergeSlots>(&step)) return costs.pass_us * size_of(merge->slot_of);
   if (const auto* collective = std::get_if<Collective>(&step))
     return costs.transfer_us * wire_elements(plan, *collective);
   if (const auto* copy = std::get_if<Copy>(&step)) return costs.transfer_us * size_of(copy->from);

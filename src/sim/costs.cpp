@@ -267,11 +267,17 @@ double Costs::assign_us(const AssignSlots& step) const {
   return memory_us(bytes_of(step.slot_of) + bytes_of(step.row_of));
 }
 
+double Costs::merge_slots_us(const MergeSlots& step) const {
+  double bytes = bytes_of(step.slot_of);
+  for (const Slice* made : outputs_of(step)) bytes += bytes_of(*made);
+  return memory_us(bytes);
+}
+
 ProductTile Costs::tile_of(const Gemm& gemm, std::int64_t item) const {
   ProductTile tile = product_tile(gemm, gemm.grid.tile(item));
   if (gemm.live.buffer >= 0 && tile.group != nullptr)
-    tile.rect.rows =
-        std::clamp<std::int64_t>(plan_.problem().expected_rows() - tile.in_group, 0, tile.rect.rows);
+    tile.rect.rows = std::clamp<std::int64_t>(expected_rows(plan_.problem(), *tile.group) - tile.in_group, 0,
+                                              tile.rect.rows);
   return tile;
 }
 
@@ -292,7 +298,11 @@ std::int64_t Costs::live_tiles(const Gemm& gemm, std::int64_t end) const {
 double Costs::filled(const Elementwise& step) const {
   if (step.from.size() != 1 || !is_indexed(step.from.front())) return 1;
   const Problem& problem = plan_.problem();
-  return static_cast<double>(problem.expected_rows()) / static_cast<double>(problem.experts.capacity);
+  // A pass over merged slots has those of all ranks.
+  const std::int64_t sources =
+      larger(step.grid.rows / (problem.experts.count * problem.experts.capacity), std::int64_t{1});
+  return static_cast<double>(problem.expected_rows(sources)) /
+         static_cast<double>(sources * problem.experts.capacity);
 }
 
 /// Rows that a pass moves of a tile. Passes over the same rows, one for each destination, move their own rows

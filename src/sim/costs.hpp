@@ -49,6 +49,7 @@ class Costs {
   double adding_us(const Gemm& gemm, std::int64_t item, bool awaited) const;
   /// Time of a pass over a rank's ids and slots.
   double assign_us(const AssignSlots& step) const;
+  double merge_slots_us(const MergeSlots& step) const;
   /// A tile of a product, without the rows that are expected to have no token.
   ProductTile tile_of(const Gemm& gemm, std::int64_t item) const;
   /// Tiles among the first `end` positions that take time: no phantoms, and with Gemm::live only those with

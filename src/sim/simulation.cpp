@@ -259,6 +259,8 @@ bool Simulation::step(LaneState& lane) {
   if (const auto* messages = std::get_if<Exchange>(&step)) return exchange(lane, *messages);
   if (const auto* assign = std::get_if<AssignSlots>(&step))
     return delayed(lane, noisy(machine_.launch_us + costs_.assign_us(*assign)));
+  if (const auto* merge = std::get_if<MergeSlots>(&step))
+    return delayed(lane, noisy(machine_.launch_us + costs_.merge_slots_us(*merge)));
   if (is_command(step)) return command(lane, step);
   const Launch* const launch = launch_of(lane);
   if (launch && launch->kind == LaunchKind::kernel && static_cast<std::size_t>(launch->first) < lane.step)

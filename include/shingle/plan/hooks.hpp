@@ -74,8 +74,8 @@ struct Owners {
 };
 
 /// Rows picked by an index, a number for each row of the grid: row v lies at row index(v) of the slice; -1:
-/// nowhere. Only for loads of a pass that is not row-wise. A AssignSlots step makes the index, so pieces are
-/// known at run time only.
+/// nowhere. Only for loads of a pass that is not row-wise. An AssignSlots or a MergeSlots step makes the
+/// index, so pieces are known at run time only.
 struct Indexed {
   Slice index{};  ///< i32, one column, in the memory of the step's rank
   bool operator==(const Indexed&) const = default;

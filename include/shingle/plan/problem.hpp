@@ -293,10 +293,11 @@ struct Problem {
   TokenRange seeing(const TokenRange& keys) const;
   /// True if the device routes tokens to slots.
   bool has_slots() const { return experts.capacity > 0; }
-  /// Rows of an expert from one rank that have a token if each expert is chosen equally often: those that
+  /// Rows of an expert from some ranks that have a token if each expert is chosen equally often: those that
   /// predictions assume.
-  std::int64_t expected_rows() const {
-    return smaller(experts.capacity, ceil_div(m * experts.topk, larger(experts.count, 1)));
+  std::int64_t expected_rows(std::int64_t sources = 1) const {
+    return smaller(sources * experts.capacity,
+                   ceil_div(sources * m * experts.topk, larger(experts.count, 1)));
   }
   /// Rows that a rank's experts multiply: those of the routing, or with slots as many as are expected.
   std::int64_t expected_received(int rank) const {

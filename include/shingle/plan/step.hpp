@@ -285,8 +285,31 @@ struct AssignSlots {
   bool operator==(const AssignSlots&) const = default;
 };
 
+/// Merges the slots of all ranks for tensor-parallel experts: the slots of an expert that have a token follow
+/// each other over all ranks. Expert e has world · capacity merged slots, slot e · world · capacity and those
+/// behind it: first those with a token of rank 0, then of rank 1, …. So no tile of its product needs rows of
+/// one rank only.
+///
+/// All slices are i32, in the memory of the step's rank. Rows by expert are those of Experts. Outputs may be
+/// left out (buffer -1), and share no buffer with each other or with inputs.
+struct MergeSlots {
+  std::int32_t capacity = 0;  ///< slots that a rank has for each expert
+  Slice counts;               ///< AssignSlots::counts of the ranks, a row each
+  Slice slot_of;              ///< AssignSlots::slot_of of the ranks, one below the other
+  Slice live;                 ///< 1 × experts: merged slots that have a token
+  Slice merged_of{};          ///< as `slot_of`: merged slot of the choice; -1 and -2 as there
+  Slice token_of{};  ///< a row for each merged slot: its token, rank · m + token of the rank; -1: none
+  Slice row_of{};    ///< a row for each merged slot: its row by expert; -1: it has no token
+  Slice slot_at{};   ///< a row for each row by expert: its merged slot; -1: it has no token
+  Resources resources{1, 0};
+  bool operator==(const MergeSlots&) const = default;
+};
+
+/// What the step stores: its outputs that are not left out.
+std::vector<const Slice*> outputs_of(const MergeSlots& step);
+
 using Step = std::variant<Gemm, Elementwise, Await, Notify, Fill, Collective, Exchange, Copy, Broadcast, Swap,
-                          Attend, Merge, AttendBackward, AssignSlots>;
+                          Attend, Merge, AttendBackward, AssignSlots, MergeSlots>;
 
 /// "gemm", "permute", "reduce", "push", "await", …: the name of an elementwise step says what it does.
 std::string_view name(const Step& step);

@@ -97,6 +97,7 @@ std::unique_ptr<Command> make_command(const Context& context, const Attend& step
 std::unique_ptr<Command> make_command(const Context& context, const AttendBackward& step);
 std::unique_ptr<Command> make_command(const Context& context, const Merge& step);
 std::unique_ptr<Command> make_command(const Context& context, const AssignSlots& step);
+std::unique_ptr<Command> make_command(const Context& context, const MergeSlots& step);
 /// Adjacent passes of a lane that are merged into one (lower/launch_rules.hpp), group by group. The rows of
 /// all passes move as soon as their group has arrived, so no pass waits for the last group of another.
 std::unique_ptr<Command> make_command(const Context& context, const std::vector<Elementwise>& steps);

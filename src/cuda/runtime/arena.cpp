@@ -10,6 +10,7 @@
 #include "cuda/kernels/flagged.hpp"
 #include "cuda/kernels/gemm.hpp"
 #include "cuda/kernels/merge.hpp"
+#include "cuda/kernels/merge_slots.hpp"
 #include "cuda/kernels/skinny.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/device_guard.hpp"
@@ -36,6 +37,7 @@ CudaArena::Calls::Calls(LocalRank& of, const CallWords& at)
   check(preload_attention(), "load kernels");
   check(preload_merge(), "load kernels");
   check(preload_assign_slots(), "load kernels");
+  check(preload_merge_slots(), "load kernels");
   check(preload_deliveries(), "load kernels");
   check(preload_skinny(), "load kernels");
   for (const GemmKind kind : gemm_kinds)

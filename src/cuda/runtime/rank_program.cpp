@@ -6,6 +6,7 @@
 #include "cuda/kernels/attention.hpp"
 #include "cuda/kernels/flagged.hpp"
 #include "cuda/kernels/merge.hpp"
+#include "cuda/kernels/merge_slots.hpp"
 #include "cuda/kernels/skinny.hpp"
 #include "cuda/kernels/sync.hpp"
 #include "cuda/raii/check.hpp"
@@ -46,6 +47,7 @@ RankProgram::RankProgram(CudaWorld& world, const Plan& plan, const RankLaunches&
   check(preload_attention(), "load kernels");
   check(preload_merge(), "load kernels");
   check(preload_assign_slots(), "load kernels");
+  check(preload_merge_slots(), "load kernels");
   check(preload_deliveries(), "load kernels");
   check(preload_skinny(), "load kernels");
   world.blas(local.rank());  // here, not in the launching threads: the map of handles has no lock

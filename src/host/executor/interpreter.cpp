@@ -9,6 +9,7 @@
 #include "host/compute/elementwise.hpp"
 #include "host/compute/gemm.hpp"
 #include "host/compute/merge.hpp"
+#include "host/compute/merge_slots.hpp"
 
 namespace shingle::host {
 namespace {
@@ -176,6 +177,10 @@ void Interpreter::operator()(const Fill& step) {
 
 void Interpreter::operator()(const AssignSlots& step) {
   assign_slots(step, engine_.memory, caller_.epoch);
+}
+
+void Interpreter::operator()(const MergeSlots& step) {
+  merge_slots(step, [&](const Slice& slice) { return view(slice); });
 }
 
 void Interpreter::operator()(const Collective& step) {

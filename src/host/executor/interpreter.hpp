@@ -32,6 +32,7 @@ class Interpreter {
   void operator()(const Notify& step);
   void operator()(const Fill& step);
   void operator()(const AssignSlots& step);
+  void operator()(const MergeSlots& step);
   void operator()(const Collective& step);
   void operator()(const Exchange& step);
   void operator()(const Copy& step);

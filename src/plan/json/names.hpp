@@ -58,8 +58,9 @@ constexpr std::string_view name(CounterKind kind) {
 
 /// The value of "step" for each alternative of Step, by index.
 inline constexpr std::string_view step_names[] = {
-    "gemm", "elementwise", "await", "notify", "fill",  "collective",      "exchange",
-    "copy", "broadcast",   "swap",  "attend", "merge", "attend-backward", "assign-slots"};
+    "gemm",       "elementwise", "await", "notify", "fill",  "collective",      "exchange",
+    "copy",       "broadcast",   "swap",  "attend", "merge", "attend-backward", "assign-slots",
+    "merge-slots"};
 static_assert(std::size(step_names) == std::variant_size_v<Step>);
 
 }  // namespace shingle::plan_json

@@ -190,6 +190,18 @@ void fields(auto& f, Is<AssignSlots> auto& r) {
   f.optional("resources", r.resources, AssignSlots{}.resources);
 }
 
+void fields(auto& f, Is<MergeSlots> auto& m) {
+  f.required("capacity", m.capacity);
+  f.required("counts", m.counts);
+  f.required("slot_of", m.slot_of);
+  f.required("live", m.live);
+  f.optional("merged_of", m.merged_of);
+  f.optional("token_of", m.token_of);
+  f.optional("row_of", m.row_of);
+  f.optional("slot_at", m.slot_at);
+  f.optional("resources", m.resources, MergeSlots{}.resources);
+}
+
 void fields(auto& f, Is<Await> auto& a) {
   f.required("counter", a.counter);
   f.required("target", a.target);

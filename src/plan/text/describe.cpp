@@ -111,6 +111,13 @@ class Describer {
            workers(r.resources);
   }
 
+  std::string operator()(const MergeSlots& m) {
+    std::string text = fmt::format("merge slots {} by counts {} ->", slice(m.slot_of), slice(m.counts));
+    for (const Slice* made : outputs_of(m))
+      text += fmt::format("{} {}", text.back() == '>' ? "" : ",", slice(*made));
+    return text + workers(m.resources);
+  }
+
   std::string operator()(const Await& a) {
     return fmt::format("await {} >= {}", counter(a.counter), a.target);
   }

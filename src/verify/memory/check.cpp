@@ -85,6 +85,7 @@ std::optional<CheckFailure> MemoryCheck::run() {
           if (!b->grid.phantom(b->grid.tile(item))) attend_backward_tile(*b, s, index, item);
       }
       if (const auto* r = std::get_if<AssignSlots>(&step)) assign_slots(*r, s, index);
+      if (const auto* r = std::get_if<MergeSlots>(&step)) merge_slots(*r, s, index);
       if (const auto* f = std::get_if<Fill>(&step))
         memory_.write(place(f->slice, s.epoch), index, 0, Content{});
       if (const auto* c = std::get_if<Copy>(&step)) copy(c->from, {index, 0}, c->to, {index, 0});

@@ -64,6 +64,7 @@ class MemoryCheck {
     std::uint64_t ranks;
     ValueTable::Id value;  ///< value of the rows over all of K; 0: inputs
     std::int32_t weight;   ///< that a first product was computed with
+    bool merged;           ///< of merged slots
   };
 
   /// Parts of an attention that a merge has read.
@@ -100,14 +101,28 @@ class MemoryCheck {
   void assign_slots(const AssignSlots& step, const Segment& s, std::int32_t index);
   void read_numbers(const Slice& slice, Content::Of of, int source, const Segment& s, std::int32_t index,
                     std::int64_t row, std::int64_t col);
-  Content pick_tokens(const Elementwise& step, const Segment& s, std::int32_t index, std::int64_t item,
-                      const Placement& from);
+  void merge_slots(const MergeSlots& step, const Segment& s, std::int32_t index);
+  void read_merged(const Slice& slice, Content::Of of, const Segment& s, std::int32_t index, std::int64_t row,
+                   std::int64_t col);
+  Content index_of(const Slice& by, const Segment& s, std::int32_t index);
+  RegionMap<Content> pick_rows(const Elementwise& step, const Segment& s, std::int32_t index,
+                               std::int64_t item, const Placement& from);
+  Content pick_tokens(const Slice& by, const Content& first, const Placement& from, const Segment& s,
+                      std::int32_t index);
+  Content pick_merged(const Slice& by, const Content& first, const Placement& from, const Segment& s,
+                      std::int32_t index);
+  void place_by_expert(const Slice& by, const Content& first, const Placement& from, const Segment& s,
+                       std::int32_t index, RegionMap<Content>& tile);
   void take_picked(const Elementwise& step, const Segment& s, std::int32_t index, std::int64_t item,
                    std::size_t choice, std::int64_t first, RegionMap<ValueTable::Id>& sums);
   const std::vector<ValueTable::Id>& read_slots(const Slice& products, int source, const Segment& s,
                                                 std::int32_t index);
+  const std::vector<ValueTable::Id>& read_merged_slots(const Slice& products, const Segment& s,
+                                                       std::int32_t index);
   void check_live(const Gemm& step, const Segment& s, std::int32_t index, const ProductTile& tile,
                   const std::vector<TileRows>& rows);
+  void check_merged_live(const Content& count, const Place& at, std::int64_t slot, std::int64_t in_group,
+                         const Segment& s) const;
   void workload_user(const Workload& workload, const Segment& s, std::int32_t index);
   void check_results(const Workload& workload, const Segment& s, std::int32_t index);
   void overwrite_all(const Segment& s, std::int32_t index);
@@ -182,9 +197,11 @@ class MemoryCheck {
   std::vector<TileRows> a_tile_rows_;
   // Products of all slots of a rank, of which tiles of a run pick some. They are read once.
   std::int32_t slots_segment_ = -1;
-  int slots_source_ = -1;
+  int slots_source_ = -1;  // merged_slots: of all ranks
+  static constexpr int merged_slots = -2;
   Slice slots_{};
   std::vector<ValueTable::Id> slot_values_;
+  std::uint8_t slots_done_ = 0;  // merged: what was applied to the products
   // Tiles of a head see the same keys and values, or more of them. Each token's are read once.
   std::int32_t seen_segment_ = -1;
   std::map<std::int64_t, Seen> seen_;  // by column of K and V in the step

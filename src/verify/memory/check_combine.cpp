@@ -70,8 +70,8 @@ void MemoryCheck::take_choice(const Elementwise& step, const Segment& s, std::in
                                                       : p.a_runs(rank).front().global_row +
                                                             routing.receive_base(expert, owner) +
                                                             routing.count_before(owner, expert, routed);
-        if (c.of != Content::Of::c || c.epoch != s.epoch || c.done != 0 || row + c.row != wanted ||
-            piece.col + c.col != rect.col || c.ranks != std::uint64_t{1} << rank ||
+        if (c.of != Content::Of::c || c.epoch != s.epoch || c.done != 0 || c.merged ||
+            row + c.row != wanted || piece.col + c.col != rect.col || c.ranks != std::uint64_t{1} << rank ||
             c.weight != routing.weight_of(expert))
           fail_content(
               s, fmt::format("takes {} ({}) as choice {} of token {} of rank {}, which is row {} with "

@@ -118,9 +118,11 @@ void MemoryCheck::move_tile(const Elementwise& step, const Segment& s, std::int3
   for (const Placement& from : step.from) {
     const bool first = &from == &step.from.front();
     if (is_indexed(from)) {
-      const Content c = pick_tokens(step, s, index, item, from);
-      tile.visit({0, rect.rows, 0, rect.cols}, [&](const Rect& cell, Content& sum) {
-        sum = first ? c : summed(sum, c, s, place(from.slice, s.epoch), cell);
+      RegionMap<Content> picked = pick_rows(step, s, index, item, from);
+      picked.visit({0, rect.rows, 0, rect.cols}, [&](const Rect& part, const Content& c) {
+        tile.visit(part, [&](const Rect& cell, Content& sum) {
+          sum = first ? c : summed(sum, c, s, place(from.slice, s.epoch), cell);
+        });
       });
     } else if (first) {
       read_source(from, step.grid, s, index, item, tile,

@@ -60,14 +60,16 @@ const std::vector<MemoryCheck::TileRows>& MemoryCheck::read_a(const Gemm& step, 
                     first + (t ? c.col : c.row),
                     c.ranks,
                     c.value,
-                    c.weight};
+                    c.weight,
+                    c.merged};
       // A cell may be cut along k. Its rows are then seen several times and must agree.
       budget_.spend(Budget::compared, static_cast<std::int64_t>(rows.size()));
       bool seen_before = false;
       for (TileRows& seen : rows) {
         if (next.tile_row >= seen.tile_row + seen.rows || seen.tile_row >= next.tile_row + next.rows)
           continue;
-        if (seen.global_row - seen.tile_row != next.global_row - next.tile_row || seen.ranks != next.ranks)
+        if (seen.global_row - seen.tile_row != next.global_row - next.tile_row || seen.ranks != next.ranks ||
+            seen.merged != next.merged)
           fail_content(s, fmt::format("multiplies parts of different rows of A as one row, in {}",
                                       memory_.describe(at, cell)));
         seen.value = values_.beside(seen.value, next.value, cell.col);
@@ -77,7 +79,7 @@ const std::vector<MemoryCheck::TileRows>& MemoryCheck::read_a(const Gemm& step, 
       // Computed rows are not joined, because later parts along k may have different values.
       if (next.value == 0 && !rows.empty() && rows.back().tile_row + rows.back().rows == next.tile_row &&
           rows.back().ranks == next.ranks && rows.back().weight == next.weight &&
-          rows.back().global_row + rows.back().rows == next.global_row) {
+          rows.back().merged == next.merged && rows.back().global_row + rows.back().rows == next.global_row) {
         rows.back().rows += next.rows;
       } else {
         rows.push_back(next);
@@ -145,6 +147,7 @@ Content MemoryCheck::product_of(const Gemm& step, const Segment& s, const TileRo
             rules_.k == 0 ? static_cast<std::int32_t>(smaller(k, max_extent)) : 0,
             values_.product(s.rank, s.lane, s.step, rows.value)};
   c.weight = b.weight;
+  c.merged = rows.merged;
   return c;
 }
 

@@ -27,12 +27,15 @@ std::string text_of(const Content& c) {
                                           "slots of tokens",
                                           "counts of slots",
                                           "number of dropped choices",
+                                          "rows by expert of slots",
+                                          "slots of rows by expert",
                                           "gradient of the attention",
                                           "part of the gradient of Q",
                                           "part of the gradient of K",
                                           "part of the gradient of V"};
   if (c.of == Content::Of::nothing) return "nothing";
   std::string text = names[static_cast<int>(c.of)];
+  if (c.merged) text += " of merged slots";
   if (c.ranks != 0) {
     text += " of ranks";
     for (int r = 0; r < 64; ++r)
@@ -49,9 +52,9 @@ std::string text_of(const Content& c) {
 
 bool addable(const Content& a, const Content& b) {
   const bool summed = a.of == Content::Of::c || a.of == Content::Of::payload;
-  return summed && a.of == b.of && a.depth == b.depth && a.weight == b.weight && a.row == b.row &&
-         a.col == b.col && a.epoch == b.epoch && a.done == b.done && (a.done & ~combined_done) == 0 &&
-         a.ranks != 0 && b.ranks != 0 && (a.ranks & b.ranks) == 0;
+  return summed && a.of == b.of && a.depth == b.depth && a.weight == b.weight && a.merged == b.merged &&
+         a.row == b.row && a.col == b.col && a.epoch == b.epoch && a.done == b.done &&
+         (a.done & ~combined_done) == 0 && a.ranks != 0 && b.ranks != 0 && (a.ranks & b.ranks) == 0;
 }
 
 }  // namespace shingle

@@ -25,16 +25,18 @@ struct Content {
     hidden,
     topk_weights,
     payload,
-    tokens,      ///< A that the device routes to slots; `a` is then the rows of slots
-    topk_ids,    ///< experts of tokens: a column for each choice
-    row_of,      ///< by slot: its token
-    slot_of,     ///< slots of tokens: a column for each choice
-    counts,      ///< slots that have a token: a row for each rank that they go to, a column for its experts
-    dropped,     ///< number of choices without a slot
-    grad,        ///< of the result of an attention
-    q_grad,      ///< part of the gradient of Q by some keys
-    keys_grad,   ///< part of the gradient of K by some queries
-    values_grad  ///< part of the gradient of V by some queries
+    tokens,    ///< A that the device routes to slots; `a` is then the rows of slots
+    topk_ids,  ///< experts of tokens: a column for each choice
+    row_of,    ///< by slot: its token
+    slot_of,   ///< slots of tokens: a column for each choice
+    counts,    ///< slots that have a token: a row for each rank that they go to, a column for its experts
+    dropped,   ///< number of choices without a slot
+    row_by_expert_of,   ///< by merged slot: its row by expert
+    slot_by_expert_of,  ///< by row by expert: its merged slot
+    grad,               ///< of the result of an attention
+    q_grad,             ///< part of the gradient of Q by some keys
+    keys_grad,          ///< part of the gradient of K by some queries
+    values_grad         ///< part of the gradient of V by some queries
   };
   Of of = Of::nothing;
   std::uint8_t done = 0;  ///< c, hidden: bits of `Done`
@@ -46,6 +48,8 @@ struct Content {
   std::int32_t depth = 0;   ///< product of a workload: the K that it sums over
   std::int32_t value = 0;   ///< expression that computes it: ValueTable::Id
   std::int32_t weight = 0;  ///< c of a grouped product: which of its rank's weights
+  /// Rows, or what leads to them, are those of merged slots (MergeSlots). They count from slot 0.
+  bool merged = false;
 
   bool operator==(const Content&) const = default;
 };

@@ -1,4 +1,6 @@
 // Well-formed: routing on the device, and the indices and counts that it makes.
+#include <algorithm>
+
 #include "shingle/plan/shapes.hpp"
 #include "step.hpp"
 
@@ -36,6 +38,33 @@ void StepCheck::operator()(const AssignSlots& r) const {
                                   {"dropped", &r.dropped}})
     store({field}, *to);
   resources(r.resources);
+}
+
+void StepCheck::operator()(const MergeSlots& m) const {
+  require(!plan_.workload() && plan_.problem().has_slots() && plan_.problem().traits().slices_experts(),
+          {"counts"}, "only tensor-parallel experts with a capacity have slots of all ranks on each");
+  const Problem& p = plan_.problem();
+  require(m.capacity == p.experts.capacity, {"capacity"}, "{}, but experts have a capacity of {}", m.capacity,
+          p.experts.capacity);
+  const std::int64_t slots = p.routing->received(rank_), tokens = p.world * p.m;
+  numbers({"counts"}, m.counts, p.world, p.experts.count);
+  numbers({"slot_of"}, m.slot_of, tokens, p.experts.topk);
+  std::vector<std::int32_t> used{m.counts.buffer, m.slot_of.buffer};
+  const auto made = [&](const Field& field, const Slice& to, std::int64_t rows, std::int64_t cols) {
+    if (to == Slice{}) return;
+    numbers(field, to, rows, cols);
+    store(field, to);
+    require(std::ranges::find(used, to.buffer) == used.end(), field, "'{}' holds another matrix of the step",
+            buffer(to).name);
+    used.push_back(to.buffer);
+  };
+  require(m.live != Slice{}, {"live"}, "left out");
+  made({"live"}, m.live, 1, p.experts.count);
+  made({"merged_of"}, m.merged_of, tokens, p.experts.topk);
+  made({"token_of"}, m.token_of, slots, 1);
+  made({"row_of"}, m.row_of, slots, 1);
+  made({"slot_at"}, m.slot_at, slots, 1);
+  resources(m.resources);
 }
 
 /// Rows of a source that an index picks, and sources that are indices or counts.

@@ -42,6 +42,7 @@ class StepCheck {
   void operator()(const Merge& m) const;
   void operator()(const AttendBackward& a) const;
   void operator()(const AssignSlots& r) const;
+  void operator()(const MergeSlots& m) const;
   void operator()(const Collective& c) const;
   void operator()(const Exchange& e) const;
 
