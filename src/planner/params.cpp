@@ -19,6 +19,8 @@ constexpr Names<CommOrder, 5> comm_orders{{{CommOrder::automatic, "auto"},
                                            {CommOrder::same, "same"}}};
 constexpr Names<SumsIn, 3> places_of_sums{
     {{SumsIn::automatic, "auto"}, {SumsIn::epilogue, "epilogue"}, {SumsIn::pass, "pass"}}};
+constexpr Names<SlotOrder, 3> slot_orders{
+    {{SlotOrder::automatic, "auto"}, {SlotOrder::by_source, "by-source"}, {SlotOrder::merged, "merged"}}};
 constexpr Names<CopyVariant, 6> variants{{{CopyVariant::automatic, "auto"},
                                           {CopyVariant::pcpy, "pcpy"},
                                           {CopyVariant::bcst, "bcst"},
@@ -63,6 +65,12 @@ std::string_view name(SumsIn where) {
 }
 SumsIn parse_sums_in(std::string_view text) {
   return parse_in(places_of_sums, "sums", text);
+}
+std::string_view name(SlotOrder order) {
+  return name_in(slot_orders, order);
+}
+SlotOrder parse_slot_order(std::string_view text) {
+  return parse_in(slot_orders, "order of slots", text);
 }
 std::string_view name(CopyVariant variant) {
   return name_in(variants, variant);

@@ -5,6 +5,7 @@
 
 #include "asynchronous.hpp"
 #include "cuda/kernels/assign_slots.hpp"
+#include "cuda/kernels/merge_slots.hpp"
 #include "cuda/raii/graph.hpp"
 #include "device.hpp"
 #include "shingle/api/context.hpp"
@@ -81,6 +82,89 @@ TEST(AssignSlots, TakesChoicesInOrder) {
   }
 }
 
+/// Results of the kernel that merges slots.
+struct Merged {
+  std::vector<std::int32_t> live, merged_of, token_of, row_of, slot_at;
+  bool operator==(const Merged&) const = default;
+};
+
+Merged by_hand(const MergeSlotsArgs& args, const std::vector<std::int32_t>& counts,
+               const std::vector<std::int32_t>& slot_of) {
+  Merged all;
+  const int of_expert = args.ranks * args.capacity;
+  all.live.assign(static_cast<std::size_t>(args.experts), 0);
+  all.token_of.assign(static_cast<std::size_t>(args.experts) * of_expert, -1);
+  all.row_of = all.slot_at = all.token_of;
+  std::vector<std::int32_t> first;  // merged slot of a rank and expert
+  for (int rank = 0; rank < args.ranks; ++rank)
+    for (int expert = 0; expert < args.experts; ++expert) {
+      std::int32_t& live = all.live[static_cast<std::size_t>(expert)];
+      first.push_back(expert * of_expert + live);
+      for (int i = 0; i < counts[first.size() - 1]; ++i, ++live) {
+        const auto slot = expert * of_expert + live, row = expert * of_expert + rank * args.capacity + i;
+        all.row_of[static_cast<std::size_t>(slot)] = row;
+        all.slot_at[static_cast<std::size_t>(row)] = slot;
+      }
+    }
+  for (std::size_t i = 0; i < slot_of.size(); ++i) {
+    const auto token = static_cast<std::int32_t>(i) / args.choices;
+    std::int32_t slot = slot_of[i];
+    if (slot >= 0) {
+      const int of = token / args.tokens * args.experts + slot / args.capacity;
+      slot = first[static_cast<std::size_t>(of)] + slot % args.capacity;
+      all.token_of[static_cast<std::size_t>(slot)] = token;
+    }
+    all.merged_of.push_back(slot);
+  }
+  return all;
+}
+
+TEST(MergeSlots, LetRowsOfAllRanksFollowEachOther) {
+  if (!gpu_here()) GTEST_SKIP() << "no GPU";
+  Dice dice(2);
+  for (int i = 0; i < 300; ++i) {
+    MergeSlotsArgs args;
+    args.ranks = static_cast<std::int32_t>(dice.size(1, i % 20 == 0 ? 64 : 8));
+    args.tokens = static_cast<std::int32_t>(dice.size(1, i % 10 == 0 ? 3000 : 70));
+    args.choices = static_cast<std::int32_t>(dice.size(1, 9));
+    args.experts = static_cast<std::int32_t>(dice.size(1, i % 30 == 0 ? 600 : 40));
+    args.capacity =
+        static_cast<std::int32_t>(dice.size(1, 2 * args.tokens * args.choices / args.experts + 1));
+    std::vector<std::int32_t> counts, slot_of;
+    for (int rank = 0; rank < args.ranks; ++rank) {
+      AssignSlotsArgs assign;
+      assign.most_tokens = args.tokens;
+      assign.tokens = static_cast<std::int32_t>(dice.size(0, args.tokens));
+      assign.choices = args.choices, assign.experts = args.experts, assign.capacity = args.capacity;
+      std::vector<std::int32_t> ids;
+      for (std::int64_t at = 0; at < std::int64_t{assign.tokens} * args.choices; ++at)
+        ids.push_back(i % 3 == 0 ? args.experts - 1 : static_cast<std::int32_t>(dice.size(-1, args.experts)));
+      const Assigned assigned = by_hand(assign, ids);
+      counts.insert(counts.end(), assigned.counts.begin(), assigned.counts.end());
+      slot_of.insert(slot_of.end(), assigned.slot_of.begin(), assigned.slot_of.end());
+    }
+    const Merged wanted = by_hand(args, counts, slot_of);
+    const DeviceMemory by_rank = upload(counts), of_choices = upload(slot_of);
+    std::vector<DeviceMemory> to;
+    for (const auto* one :
+         {&wanted.live, &wanted.merged_of, &wanted.token_of, &wanted.row_of, &wanted.slot_at})
+      to.push_back(upload(std::vector<std::int32_t>(one->size(), 7)));
+    args.counts = by_rank.get<std::int32_t>(), args.slot_of = of_choices.get<std::int32_t>();
+    args.live = to[0].get<std::int32_t>(), args.merged_of = to[1].get<std::int32_t>();
+    args.token_of = to[2].get<std::int32_t>(), args.row_of = to[3].get<std::int32_t>();
+    args.slot_at = to[4].get<std::int32_t>();
+    const Stream stream;
+    check(launch_merge_slots(args, stream.get()), "launch_merge_slots");
+    stream.synchronize();
+    const Merged found{download<std::int32_t>(to[0]), download<std::int32_t>(to[1]),
+                       download<std::int32_t>(to[2]), download<std::int32_t>(to[3]),
+                       download<std::int32_t>(to[4])};
+    ASSERT_EQ(found, wanted) << i << ": " << args.ranks << " ranks, " << args.tokens << " tokens, "
+                             << args.choices << " of " << args.experts << " experts, capacity "
+                             << args.capacity;
+  }
+}
+
 class SlotsOnGpus : public testing::TestWithParam<int> {
  protected:
   void SetUp() override {
@@ -95,8 +179,16 @@ class SlotsOnGpus : public testing::TestWithParam<int> {
     p.experts = {4 * GetParam(), 3, capacity};
     return with_m(p, 300);
   }
-  std::vector<Params> ways() const {
+  std::vector<Params> ways(Op op) const {
     std::vector<Params> ways{SequentialParams{}};
+    if (traits(op).slices_experts() && GetParam() > 1) {
+      ways.push_back(SequentialParams{.slots = SlotOrder::merged});
+      if (world->capabilities().remote_memory) {
+        ways.push_back(FusedParams{.slots = SlotOrder::merged});
+        ways.push_back(FusedParams{.stage_fp32 = true, .slots = SlotOrder::merged});
+        ways.push_back(FusedParams{.tile = {.rows = 64, .cols = 256}, .slots = SlotOrder::merged});
+      }
+    }
     if (GetParam() > 1) ways.insert(ways.end(), {ChunkedParams{}, SignalParams{}});  // one rank has no peers
     if (world->capabilities().remote_memory || GetParam() == 1) {
       ways.push_back(FusedParams{});
@@ -182,7 +274,7 @@ TEST_P(SlotsOnGpus, OneGraphServesAnyRouting) {
   for (const Op op : {Op::alltoall_grouped_gemm, Op::grouped_gemm_alltoall, Op::moe,
                       Op::allgather_grouped_gemm, Op::grouped_gemm_reducescatter, Op::moe_tp})
     for (const std::int32_t capacity : {70, 300})
-      for (const Params& params : ways()) {
+      for (const Params& params : ways(op)) {
         const Problem problem = experts(op, capacity);
         SCOPED_TRACE(describe(problem) + " by " + describe(params));
         // The reference takes most of the time: default params have all routings where choices are dropped.
@@ -232,7 +324,7 @@ TEST_P(SlotsOnGpus, GiveTheBitsOfARoutingThatTheHostKnows) {
     return bits;
   };
   for (int i = 0; i < 10; ++i)
-    for (const Params& params : ways()) {
+    for (const Params& params : ways(i % 2 == 0 ? Op::moe : Op::moe_tp)) {
       const Problem slots = experts(i % 2 == 0 ? Op::moe : Op::moe_tp, 900);
       std::vector<std::vector<std::int32_t>> dest(static_cast<std::size_t>(slots.world));
       for (auto& rows : dest)
@@ -244,7 +336,13 @@ TEST_P(SlotsOnGpus, GiveTheBitsOfARoutingThatTheHostKnows) {
       known.routing = std::make_shared<const Routing>(
           Routing::to_experts(std::move(dest), slots.experts.count, slots.traits().expert_split()));
       try {
-        EXPECT_EQ(results(slots, params, choices), results(known, params, {})) << describe(params);
+        Params without_slots = params;
+        std::visit(
+            [](auto& at) {
+              if constexpr (requires { at.slots; }) at.slots = SlotOrder::automatic;
+            },
+            without_slots);
+        EXPECT_EQ(results(slots, params, choices), results(known, without_slots, {})) << describe(params);
       } catch (const Unsupported& reason) {
         std::printf("unserved: %s\n", reason.what());
       }
@@ -254,7 +352,7 @@ TEST_P(SlotsOnGpus, GiveTheBitsOfARoutingThatTheHostKnows) {
 TEST_P(SlotsOnGpus, ARankMayHaveFewerTokens) {
   Dice dice(static_cast<std::uint64_t>(20 + GetParam()));
   for (const Op op : {Op::moe, Op::moe_tp})
-    for (const Params& params : ways()) {
+    for (const Params& params : ways(op)) {
       const Problem problem = experts(op, 60);
       Context context(*world, {.timeout_us = 20e6});
       const int declared = context.declare(problem, {params});

@@ -29,7 +29,8 @@ const std::map<std::string, std::string> values{
     {"variant", "pcpy"},   {"engines", "2"},    {"prelaunch", ""},      {"poll", "rank"},
     {"trigger", "direct"}, {"launchers", "2"},  {"unregistered", ""},   {"tile", "16x32"},
     {"raster", "m"},       {"swizzle", "2"},    {"cluster", "2x1"},     {"rotation", "1"},
-    {"hops", "2"},         {"sum-slices", "2"}, {"sum-workers", "2"},   {"sums", "pass"}};
+    {"hops", "2"},         {"sum-slices", "2"}, {"sum-workers", "2"},   {"sums", "pass"},
+    {"slots", "merged"}};
 
 /// A flag with its value, as the command line reads it.
 ParamList flag_of(const std::string& name) {
@@ -117,8 +118,9 @@ std::vector<CollectiveConfig> every_config_field() {
 
 TEST(ParamTable, KeepsEveryFieldOfSequential) {
   SequentialParams all;
-  auto& [comm_workers, tile, configs, symmetric] = all;
+  auto& [comm_workers, tile, configs, slots, symmetric] = all;
   comm_workers = 3, tile = every_tile_field(), configs = every_config_field(), symmetric = true;
+  slots = SlotOrder::merged;
   expect_kept(all);
 }
 
@@ -149,9 +151,9 @@ TEST(ParamTable, KeepsEveryFieldOfRing) {
 
 TEST(ParamTable, KeepsEveryFieldOfFused) {
   FusedParams all;
-  auto& [tile, helpers, sums, stage_fp32, one_shot, comm_rows, pull, mover, comm_order, unregistered,
+  auto& [tile, helpers, sums, stage_fp32, one_shot, comm_rows, pull, mover, comm_order, slots, unregistered,
          symmetric] = all;
-  tile = every_tile_field(), helpers = 3, comm_rows = 64;
+  tile = every_tile_field(), helpers = 3, comm_rows = 64, slots = SlotOrder::by_source;
   stage_fp32 = one_shot = pull = unregistered = symmetric = true;
   mover = Mover::store, comm_order = CommOrder::same, sums = SumsIn::pass;
   all.tile.order.rotation = 0;  // the planner's alone

@@ -143,6 +143,19 @@ TEST(Describe, EveryStep) {
   EXPECT_EQ(line(0, 2, 3), "notify flag[0]@1 = 2");
 }
 
+TEST(Describe, SlotsOfAllRanks) {
+  Problem p{.op = Op::allgather_grouped_gemm, .world = 2, .n = 8, .k = 8, .experts = {3, 2, 4}};
+  const Plan plan = plan_sequential(with_m(p, 6), {}, {.slots = SlotOrder::merged}).value();
+  std::vector<std::string> lines;
+  for (const Step& step : plan.ranks[0].lanes[0].steps)
+    if (std::holds_alternative<MergeSlots>(step)) {
+      EXPECT_EQ(name(step), "merge-slots");
+      lines.push_back(describe(plan, step));
+    }
+  EXPECT_THAT(lines, ElementsAre("merge slots slot_of@0 by counts live@0 -> merged live@0, token_of@0, "
+                                 "slot_at@0"));
+}
+
 TEST(Describe, WherePointsAtAStep) {
   EXPECT_EQ(where(test::all_steps(), 0, 1, 5), "rank 0, lane wire, step 5 (exchange)");
 }

@@ -51,6 +51,13 @@ enum class SumsIn : std::uint8_t { automatic, epilogue, pass };
 std::string_view name(SumsIn where);
 SumsIn parse_sums_in(std::string_view text);
 
+/// Where tensor-parallel experts with a capacity have the rows of an expert: `by_source`, in a run for each
+/// source rank, so that a tile has rows of one; `merged`, in one run, so that a tile has rows of all.
+/// `automatic`: merged if a tile is higher than the rows of a source.
+enum class SlotOrder : std::uint8_t { automatic, by_source, merged };
+std::string_view name(SlotOrder order);
+SlotOrder parse_slot_order(std::string_view text);
+
 /// How copy engines carry out a collective (DMA collectives §4.2). `automatic`: by the machine's engine
 /// phases, else by size.
 enum class CopyVariant : std::uint8_t {
@@ -95,6 +102,7 @@ struct SequentialParams {
   std::int32_t comm_workers = 0;            ///< workers of each rank that collectives occupy
   TileParams tile{};                        ///< workloads only: tiles of their GEMMs
   std::vector<CollectiveConfig> configs{};  ///< workloads only: settings of each collective; empty: NCCL's
+  SlotOrder slots = SlotOrder::automatic;
   bool symmetric = false;
   static const planner::ParamTable<SequentialParams>& table();
   bool operator==(const SequentialParams&) const = default;
@@ -152,6 +160,7 @@ struct FusedParams {
   bool pull = false;               ///< workers fetch the shards of peers; else their holders send them
   Mover mover = Mover::automatic;  ///< what moves the shards, or tokens to their experts
   CommOrder comm_order = CommOrder::automatic;  ///< order of the shards
+  SlotOrder slots = SlotOrder::automatic;
   bool unregistered = false;  ///< shards are sent, not fetched; sums and rows are copied to the output
   bool symmetric = false;
   static const planner::ParamTable<FusedParams>& table();

@@ -306,6 +306,14 @@ std::optional<Reason> infeasible(const Problem& problem, const Machine& machine,
       },
       params);
   if (configures) return Reason{"configs are for the collectives of an overlap only"};
+  const SlotOrder slots = std::visit(
+      [](const auto& at) {
+        if constexpr (requires { at.slots; }) return at.slots;
+        return SlotOrder::automatic;
+      },
+      params);
+  if (slots != SlotOrder::automatic && !(problem.has_slots() && problem.traits().slices_experts()))
+    return Reason{fmt::format("slots = {} is for tensor-parallel experts with a capacity", name(slots))};
   return wrong_params(params);
 }
 

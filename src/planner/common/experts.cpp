@@ -23,6 +23,15 @@ void for_each_group(const Routing& routing, int rank, int first, Visit&& visit) 
     }
 }
 
+/// The groups, those of merged slots with the rows that are expected of them.
+std::vector<RowGroup> with_expected_rows(const Problem& problem, std::vector<RowGroup> groups) {
+  if (!problem.has_slots()) return groups;
+  for (RowGroup& group : groups)
+    if (const std::int64_t sources = group.rows / problem.experts.capacity; sources > 1)
+      group.rows = problem.expected_rows(sources);
+  return groups;
+}
+
 /// Height of the tiles of groups: half of `whole` if whole tiles would be much emptier.
 std::int32_t height_for(const std::vector<RowGroup>& groups, std::int32_t whole) {
   constexpr double slower = 1.2;  // a row of lower tiles, on GPUs
@@ -122,7 +131,7 @@ std::int64_t unit_rows(const Machine& machine, const TileParams& asked, const Ep
 Gemm grouped(const Builder& build, const Machine& machine, const TileParams& asked, Gemm product,
              std::vector<RowGroup> groups) {
   TileSize tile = tile_size(with_tiles_of(product.epilogue, machine), asked);
-  if (asked.rows == 0) tile.rows = height_for(groups, tile.rows);
+  if (asked.rows == 0) tile.rows = height_for(with_expected_rows(build.problem(), groups), tile.rows);
   return build.grouped(std::move(product), std::move(groups), tile, order_of_groups(machine, asked.order));
 }
 

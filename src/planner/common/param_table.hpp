@@ -63,6 +63,9 @@ inline void parse(SumsIn& value, const std::string& text) {
 inline void parse(CommOrder& value, const std::string& text) {
   value = parse_comm_order(text);
 }
+inline void parse(SlotOrder& value, const std::string& text) {
+  value = parse_slot_order(text);
+}
 inline void parse(CopyVariant& value, const std::string& text) {
   value = parse_copy_variant(text);
 }
@@ -161,6 +164,20 @@ ParamRow<P> helpers_row(std::function<std::vector<std::int32_t>(const Tuning<P>&
       parse(params.helpers, value);
   };
   return helpers;
+}
+
+template <class P>
+ParamRow<P> slots_row() {
+  return shared(row<&P::slots>("slots", "ORDER",
+                               "Rows of a tensor-parallel expert with a capacity: by-source, or merged "
+                               "(default: by size)",
+                               [](const Tuning<P>& tuning) {
+                                 const Problem& p = tuning.problem;
+                                 return p.has_slots() && p.traits().slices_experts() && p.world > 1
+                                            ? std::vector{SlotOrder::by_source, SlotOrder::merged}
+                                            : std::vector<SlotOrder>{};
+                               }),
+                mechanism_heading);
 }
 
 template <class P>

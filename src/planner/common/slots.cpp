@@ -6,13 +6,10 @@
 #include "experts.hpp"
 
 namespace shingle::planner {
-namespace {
 
 Placement picked(const Slice& rows, const Slice& index) {
   return {rows, placement::Indexed{index}};
 }
-
-}  // namespace
 
 std::int32_t live_element(const Routing& routing, int rank, int source, int weight) {
   if (routing.capacity() == 0) return -1;
@@ -21,19 +18,22 @@ std::int32_t live_element(const Routing& routing, int rank, int source, int weig
   return row * routing.experts_per_rank() + weight;
 }
 
-Slots::Slots(Builder& build)
+Slots::Slots(Builder& build, bool merged)
     : build_(build),
       p_(build.problem()),
       routing_(*p_.routing),
       of_all_(p_.traits().slices_experts()),
-      row_of_(build.typed_buffer("row_of", DType::i32, (of_all_ ? p_.world : 1) * routing_.rows(0), 1)),
+      merged_(merged),
+      row_of_(build.typed_buffer("row_of", DType::i32, (of_all_ && !merged ? p_.world : 1) * routing_.rows(0),
+                                 1)),
       slot_of_(build.typed_buffer("slot_of", DType::i32, (of_all_ ? p_.world : 1) * p_.m, p_.experts.topk)),
       live_(
           build.typed_buffer("live", DType::i32, (of_all_ ? 1 : 2) * std::int64_t{p_.world}, p_.weights())) {}
 
 void Slots::assign(int rank) const {
   build_.step(rank, compute_lane,
-              AssignSlots{build_.all(build_.topk_ids, rank), part(row_of_, rank, rank),
+              AssignSlots{build_.all(build_.topk_ids, rank),
+                          merged_ ? build_.all(row_of_, rank) : part(row_of_, rank, rank),
                           part(slot_of_, rank, rank), counts_to(rank), build_.all(build_.dropped, rank)});
 }
 
@@ -56,6 +56,7 @@ Slice Slots::counts_to(int rank) const {
 
 std::vector<std::int32_t> Slots::gathered() const {
   std::vector<std::int32_t> buffers{live_};
+  if (merged_) return {live_, slot_of_};
   if (p_.traits().before) buffers.push_back(row_of_);
   if (p_.traits().after) buffers.push_back(slot_of_);
   return buffers;

@@ -14,8 +14,8 @@ std::int32_t live_element(const Routing& routing, int rank, int source, int weig
 /// each rank, and a rank assigns in its own part.
 class Slots {
  public:
-  /// Declares their buffers.
-  explicit Slots(Builder& build);
+  /// Declares their buffers. `merged`: ranks need each other's for MergedSlots only.
+  explicit Slots(Builder& build, bool merged = false);
 
   /// Appends the step that gives the choices of a rank's tokens slots to its compute lane.
   void assign(int rank) const;
@@ -32,6 +32,8 @@ class Slots {
   Slice counts_to(int rank) const;
   /// Buffers of tensor-parallel experts whose own parts all other ranks need.
   std::vector<std::int32_t> gathered() const;
+  /// The slots of the choices of the tokens of all ranks.
+  Slice slot_of(int rank) const { return build_.all(slot_of_, rank); }
   /// The pass that stores a rank's counts on all ranks, each of which then finds 1 in entry `rank` of
   /// `counted`. counted = -1: nobody awaits that.
   Elementwise send_counts(int rank, std::int32_t counted) const;
@@ -52,10 +54,13 @@ class Slots {
   Builder& build_;
   const Problem& p_;
   const Routing& routing_;
-  const bool of_all_;  // buffers have a part for each rank
+  const bool of_all_;  // buffers have a part for each rank; `row_of_` not if merged
+  const bool merged_;
   std::int32_t row_of_, slot_of_, live_;
 };
 
+/// The rows that an index picks.
+Placement picked(const Slice& rows, const Slice& index);
 /// The part of a rank in a buffer that has equal parts of all ranks.
 Slice part_of(const Builder& build, std::int32_t buffer, int rank, int of);
 

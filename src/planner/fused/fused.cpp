@@ -9,6 +9,7 @@
 
 #include "planner/common/experts.hpp"
 #include "planner/common/helpers.hpp"
+#include "planner/common/merged_slots.hpp"
 #include "planner/common/reach.hpp"
 #include "planner/common/symmetry.hpp"
 #include "shingle/machine/machine.hpp"
@@ -53,6 +54,11 @@ std::optional<Reason> unserved_by_fused(const Problem& p, const Machine& machine
   if (auto reason = planner::wrong_helpers(params.helpers, machine.workers)) return reason;
   if (params.comm_order == CommOrder::same && p.traits().shards_a())
     return Reason{"comm-order = same is for sums; a gather takes ring, reverse or interleaved"};
+  if (params.slots == SlotOrder::merged && params.helpers > 0)
+    return Reason{
+        fmt::format("helpers = {} sort the tokens of one source after the other, but slots = merged "
+                    "needs all of them first: take helpers = none",
+                    params.helpers)};
   if (params.comm_rows < 0) return Reason{"a communication tile has at least one row"};
   if (params.one_shot && p.op != Op::gemm_allreduce) return Reason{"one-shot is for gemm+allreduce only"};
   if (params.sums != SumsIn::automatic && (!p.traits().reduces() || p.traits().grouped))
@@ -276,6 +282,11 @@ FusedParams choose(const Problem& p, const Machine& machine, const FusedParams& 
       chosen.mover = Mover::store;
       chosen.helpers = FusedParams::no_helpers;
     }
+    const bool beside = params.helpers > 0 && params.slots == SlotOrder::automatic;
+    if (p.has_slots())
+      chosen.slots =
+          beside ? SlotOrder::by_source : planner::slot_order(p, machine, params.tile, params.slots);
+    if (chosen.slots == SlotOrder::merged) chosen.helpers = FusedParams::no_helpers;
   }
   if (p.traits().shards_a()) {
     chosen.comm_rows = params.comm_rows > 0 ? params.comm_rows : communication_rows(p, machine);
@@ -338,7 +349,10 @@ Result<Plan> plan_fused(const Problem& problem, const Machine& host, const Fused
     case Op::allgather_grouped_gemm:
     case Op::grouped_gemm_reducescatter:
     case Op::moe_tp:
-      planner::fuse_sliced_experts(build, machine);
+      if (build.params().slots == SlotOrder::merged)
+        planner::fuse_merged_experts(build, machine);
+      else
+        planner::fuse_sliced_experts(build, machine);
       break;
     case Op::mlp:
       planner::fuse_mlp(build, machine);

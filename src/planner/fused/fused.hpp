@@ -33,6 +33,8 @@ void fuse_experts(FusedBuilder& build, const Machine& machine);
 /// allgather+grouped-gemm, grouped-gemm+reducescatter and moe-tp: tokens are gathered and sums are stored
 /// with their owners, rank by rank, beside the products.
 void fuse_sliced_experts(FusedBuilder& build, const Machine& machine);
+/// The same with merged slots: all tokens are gathered before the product, and all sums are stored behind it.
+void fuse_merged_experts(FusedBuilder& build, const Machine& machine);
 
 /// True if tokens go to the ranks of their experts.
 inline bool dispatches_tokens(const Problem& problem) {

@@ -66,6 +66,7 @@ const planner::ParamTable<FusedParams>& FusedParams::table() {
   static const ParamTable<P> table = joined(
       tiles_without_rotation(),
       {
+          slots_row<P>(),
           helpers_row<P>(helpers_to_try<P>),
           row<&P::sums>("sums", "WHERE",
                         "Where owners add the ranks' parts: epilogue (the default, if it can) or pass",

@@ -6,8 +6,8 @@ namespace shingle {
 const planner::ParamTable<SequentialParams>& SequentialParams::table() {
   using namespace planner;
   using P = SequentialParams;
-  static const ParamTable<P> table =
-      joined({comm_workers_row<P>(), configs_row<P>(), symmetric_row<P>()}, tile_rows<P>(true));
+  static const ParamTable<P> table = joined(
+      {comm_workers_row<P>(), configs_row<P>(), slots_row<P>(), symmetric_row<P>()}, tile_rows<P>(true));
   return table;
 }
 

@@ -1,5 +1,6 @@
 // sequential: a GEMM of cuBLASLt or oneDNN, then a collective. The compute and communicate lanes take turns.
 #include "sequential.hpp"
+#include "planner/common/merged_slots.hpp"
 #include "planner/common/mlp.hpp"
 #include "planner/common/pools.hpp"
 #include "planner/common/routed_rows.hpp"
@@ -167,6 +168,7 @@ Result<Plan> plan_sequential(const Problem& problem, const Machine& host, const 
   problem.validate();
   SequentialParams chosen;
   chosen.comm_workers = params.comm_workers;
+  chosen.slots = planner::slot_order(problem, host, {}, params.slots);
   chosen.symmetric = params.symmetric;
   const Machine machine = planner::with_comm_workers(host, chosen.comm_workers);
   if (auto reason = planner::infeasible(problem, machine, chosen)) return *reason;
@@ -209,7 +211,7 @@ Result<Plan> plan_sequential(const Problem& problem, const Machine& host, const 
     case Op::allgather_grouped_gemm:
     case Op::grouped_gemm_reducescatter:
     case Op::moe_tp:
-      planner::sliced_experts_in_sequence(build, machine);
+      planner::sliced_experts_in_sequence(build, machine, chosen.slots == SlotOrder::merged);
       break;
     case Op::mlp:
       planner::plan_mlp_slices(build, {0, problem.shard_rows()});

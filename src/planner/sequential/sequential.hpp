@@ -13,8 +13,8 @@ void call_library(Builder& build);
 void ulysses_in_sequence(Builder& build);
 /// alltoall+grouped-gemm, grouped-gemm+alltoall and moe, with products in the machine's tiles.
 void experts_in_sequence(Builder& build, const Machine& machine);
-/// allgather+grouped-gemm, grouped-gemm+reducescatter and moe-tp, likewise.
-void sliced_experts_in_sequence(Builder& build, const Machine& machine);
+/// allgather+grouped-gemm, grouped-gemm+reducescatter and moe-tp, likewise. `merges`: slots of all ranks.
+void sliced_experts_in_sequence(Builder& build, const Machine& machine, bool merges);
 /// allgather+attention: all-gathers of K and of V, attention.
 void gather_keys(Builder& build);
 /// attention-backward: all-gathers of K and of V, its backward, all-to-alls of the parts of their gradients

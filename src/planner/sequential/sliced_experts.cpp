@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "planner/common/merged_slots.hpp"
 #include "planner/common/sliced_experts.hpp"
 #include "sequential.hpp"
 
@@ -14,24 +15,23 @@ namespace {
 
 class SlicedSequence {
  public:
-  SlicedSequence(Builder& build, const Machine& machine)
+  SlicedSequence(Builder& build, const Machine& machine, bool merges)
       : build_(build), p_(build.problem()), routing_(*p_.routing), machine_(machine) {
     const std::int64_t tokens = p_.world * p_.m, rows = routing_.received(0);
-    if (gathers()) {
-      gathered_ = build.buffer("gathered", tokens, p_.k);
-      sorted_ = build.buffer("sorted", rows, p_.k);
-    }
+    if (gathers()) gathered_ = build.buffer("gathered", tokens, p_.k);
+    if (gathers() || merges) sorted_ = build.buffer("sorted", rows, p_.k);
     if (p_.traits().chains()) hidden_ = build.buffer("hidden", rows, p_.inner);
     if (sums()) {
       weights_ = build.typed_buffer("weights", DType::f32, tokens, p_.experts.topk);
-      products_ = build.buffer("products", rows, p_.n);
       sums_ = build.buffer("sums", tokens, p_.n);
       combined_ = build.counter("combined", 1);
     }
+    if (sums() || merges) products_ = build.buffer("products", rows, p_.out_cols());
     for (int rank = 0; rank < p_.world; ++rank)
       if (tokens_of(p_, rank) != p_.m) equal_ = false;
     if (p_.has_slots()) {
-      slots_.emplace(build);
+      slots_.emplace(build, merges);
+      if (merges) merged_.emplace(build, *slots_);
       equal_ = false;
     }
     if (!equal_) placed_ = build.counter("placed", 1);
@@ -54,7 +54,13 @@ class SlicedSequence {
     if (gathers()) all_gather(rank, build_.a, gathered_);
     if (sums()) all_gather(rank, build_.topk_weights, weights_);
     hand_over(build_, rank, arrived_, communicate_lane, compute_lane);
-    for (int source = 0; gathers() && source < p_.world; ++source)
+    if (merged_) {
+      merged_->merge(rank);
+      build_.step(
+          rank, compute_lane,
+          merged_->sort(build_.all(gathers() ? gathered_ : build_.a, rank), build_.all(sorted_, rank)));
+    }
+    for (int source = 0; gathers() && !merged_ && source < p_.world; ++source)
       build_.step(rank, compute_lane,
                   sort_tokens(build_, slots(), source, of_source(gathered_, rank, source),
                               build_.all(sorted_, rank)));
@@ -62,15 +68,21 @@ class SlicedSequence {
   }
 
   void multiply(int rank) const {
-    const std::int32_t a = gathers() ? sorted_ : build_.a, result = sums() ? products_ : build_.out;
+    const std::int32_t a = sorted_ >= 0 ? sorted_ : build_.a,
+                       result = products_ >= 0 ? products_ : build_.out;
     const bool chains = p_.traits().chains();
     if (chains) add(build_.up_gemm(rank, build_.one_tile(1, p_.inner), {}, in_place(hidden_, rank)), a);
     add(build_.gemm(rank, build_.one_tile(1), {}, in_place(result, rank)), chains ? hidden_ : a);
+    if (merged_ && !sums()) build_.step(rank, compute_lane, merged_->place(build_.all(products_, rank)));
   }
 
   /// Sums the choices of all tokens on the rank, then over ranks.
   void combine(int rank) const {
-    for (int source = 0; source < p_.world; ++source)
+    if (merged_)
+      build_.step(
+          rank, compute_lane,
+          merged_->combine(build_.all(products_, rank), build_.all(weights_, rank), in_place(sums_, rank)));
+    for (int source = 0; !merged_ && source < p_.world; ++source)
       build_.step(rank, compute_lane,
                   combine_sorted(build_, slots(), source, build_.all(products_, rank),
                                  of_source(weights_, rank, source), of_source(sums_, rank, source)));
@@ -106,6 +118,9 @@ class SlicedSequence {
   }
   void add(Gemm product, std::int32_t a) const {
     const int rank = product.a.rank;
+    if (merged_)
+      return build_.step(rank, compute_lane,
+                         merged_->multiply(machine_, {}, std::move(product), build_.all(a, rank)));
     product.a = build_.all(a, rank);
     std::vector<RowGroup> groups;
     if (slots_) {
@@ -123,8 +138,9 @@ class SlicedSequence {
   const Problem& p_;
   const Routing& routing_;
   const Machine& machine_;
-  std::optional<Slots> slots_;  ///< with a capacity
-  bool equal_ = true;           ///< all ranks always have equally many tokens
+  std::optional<Slots> slots_;         ///< with a capacity
+  std::optional<MergedSlots> merged_;  ///< where tiles have rows of all ranks
+  bool equal_ = true;                  ///< all ranks always have equally many tokens
   // Buffers. `gathered_`, `weights_` and `sums_` have a part of `m` rows for each rank.
   std::int32_t gathered_ = -1, sorted_ = -1, hidden_ = -1, weights_ = -1, products_ = -1, sums_ = -1;
   std::int32_t placed_ = -1, arrived_ = -1, combined_ = -1, summed_ = -1;  // counters
@@ -132,8 +148,8 @@ class SlicedSequence {
 
 }  // namespace
 
-void sliced_experts_in_sequence(Builder& build, const Machine& machine) {
-  const SlicedSequence sequence(build, machine);
+void sliced_experts_in_sequence(Builder& build, const Machine& machine, bool merges) {
+  const SlicedSequence sequence(build, machine, merges);
   for (int r = 0; r < build.world(); ++r) {
     sequence.gather(r);
     sequence.multiply(r);
