@@ -14,7 +14,8 @@ def counters() -> dict[str, int]:
     overlapped.OP, sequential.OP: calls of an op on CUDA, by how they ran, and collectives of buckets (allgather,
     reducescatter, allreduce), by copy engines or by c10d. fsdp.groups: parameter groups. symm_mem.OP: calls that
     `patch` took over. inductor.PATTERN, vllm.PATTERN: matches in compiled graphs. transformers.STYLE, megatron.LAYER:
-    layers. vllm.row_parallel, sglang.LAYER: calls outside torch.compile.
+    layers. vllm.row_parallel, sglang.LAYER: calls outside torch.compile. vllm.experts, sglang.experts: calls of
+    mixture-of-experts layers.
     """
     return dict(counts)
 

@@ -15,7 +15,8 @@ class Settings:
     least bytes of a bucket of data parallelism that engines move, likewise, and of x that they gather in backward.
     mechanism: of all operators; None: the fastest predicted one. workers: SMs that waiting kernels may hold; 0: all.
     timeout_us: deadline of waits, in microseconds; 0: 30 s, and for buckets the timeout of the process group. native:
-    libshingle_torch.so serves calls like an earlier one.
+    libshingle_torch.so serves calls like an earlier one. serve_experts: the plugins for vLLM and SGLang also serve
+    mixture-of-experts layers, which takes memory for max_m rows of each expert.
     """
 
     max_m: int = int(os.environ.get("SHINGLE_MAX_M", 8192))
@@ -26,6 +27,7 @@ class Settings:
     timeout_us: float = 0
     native: bool = os.environ.get("SHINGLE_NATIVE", "1") != "0"
     overlap_packed: bool = False
+    serve_experts: bool = os.environ.get("SHINGLE_EXPERTS", "0") == "1"
 
 
 settings = Settings()

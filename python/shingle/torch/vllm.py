@@ -5,7 +5,8 @@
 `vllm_pass` is the Inductor pass, for `inductor_passes` of vLLM's compilation config. `register` is the plugin that adds
 it there if SHINGLE_VLLM=1. The pass serves compile ranges between min_m and max_m of shingle.torch.configure. Smaller
 batches keep vLLM's own kernels. The plugin also serves row-parallel layers that vLLM runs without torch.compile:
-shingle.torch.vllm_layers.
+shingle.torch.vllm_layers. If SHINGLE_EXPERTS=1, it serves mixture-of-experts layers, too:
+shingle.torch.vllm_experts.
 
 vLLM adds the bias of a row-parallel layer on rank 0 alone, so graphs of ranks differ. GEMMs of the shape of such a
 layer stay with vLLM on all ranks.
@@ -97,10 +98,15 @@ class VllmPass(inductor.OverlapPass, InductorPass):
 
     source = "vllm"
 
+    def __init__(self):
+        super().__init__()
+        self.more: list[inductor.Collective] = []  # of layers that the plugin also serves
+
     def uuid(self):
         """Identifies the pass in vLLM's caches. vLLM writes it as JSON, so it is a string."""
-        files = get_hash_for_files((__file__, inductor.__file__)).hex()
-        return f"{files} {settings.min_m} {settings.max_m}"
+        experts = os.path.join(os.path.dirname(__file__), "vllm_experts.py")  # not imported: it imports vLLM's layers
+        files = get_hash_for_files((__file__, inductor.__file__, experts)).hex()
+        return f"{files} {len(self.more)} {settings.min_m} {settings.max_m}"
 
     def __reduce__(self):
         return "vllm_pass"  # the one of the process that reads it: vLLM sends its config to workers, and copies it
@@ -117,7 +123,7 @@ class VllmPass(inductor.OverlapPass, InductorPass):
         return settings.min_m <= least and most <= settings.max_m and not envs.VLLM_BATCH_INVARIANT
 
     def collectives(self):
-        return collectives()
+        return *collectives(), *self.more
 
     def is_served(self, node, collective):
         if not super().is_served(node, collective):
@@ -166,6 +172,15 @@ def serve(config):
     compilation.compile_ranges_endpoints = sorted(ends)
 
 
+def serve_experts():
+    try:
+        from . import vllm_experts
+    except ImportError as error:
+        logger.warning("SHINGLE_EXPERTS=1 does nothing: it needs vLLM 0.33 or newer: %s", error)
+    else:
+        vllm_experts.register()
+
+
 def register():
     """Entry point of vLLM's general plugins. It does nothing unless SHINGLE_VLLM=1."""
     if os.environ.get("SHINGLE_VLLM", "0") == "1":
@@ -180,6 +195,8 @@ def serve_all():
     from . import vllm_layers  # late: it imports vLLM's layers
 
     vllm_layers.register()
+    if settings.serve_experts:
+        serve_experts()
     set_ranges = getattr(VllmConfig, "_set_compile_ranges", None)
     if set_ranges is None:
         logger.warning("SHINGLE_VLLM=1 does nothing in compiled graphs: this vLLM has no VllmConfig._set_compile_ranges")

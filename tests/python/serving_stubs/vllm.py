@@ -7,6 +7,7 @@ import types
 import weakref
 
 from .modules import module
+from .vllm_experts import install_experts
 
 
 class Range:
@@ -85,6 +86,7 @@ def install_vllm():
     module("vllm.envs", VLLM_BATCH_INVARIANT=False)
     module("vllm.distributed.parallel_state", _groups={}, _TP=None, get_tp_group=get_tp_group)
     install_layers()
+    install_experts()
     define_ops()
 
 

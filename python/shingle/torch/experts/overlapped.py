@@ -7,14 +7,20 @@ from . import sequential
 ALIGNMENT = 8  # elements: GPU kernels load rows in bulk
 
 
-def chosen(op, x, w, layout, n, inner=0, activation=None):
-    """The operator that serves a call with (first) weights w; None: it runs as mm + c10d. Counts the call."""
+def shape_of(op, x, w, layout, n, inner=0, activation=None):
+    """The Shape of a call with (first) weights w. Its dtype is None if no operator serves it."""
     shape = overlapped.shape_of(
         op, n, w.shape[2], x.dtype, layout.group.size, overlapped.is_transposed(w), inner=inner,
         experts=(layout.experts, layout.topk), capacity=layout.declared_capacity, activation=activation,
     )  # fmt: skip
     if x.is_cuda and (shape.dtype == "f32" or any(size % ALIGNMENT != 0 for size in (n, shape.k, inner))):
-        shape = shape._replace(dtype=None)
+        return shape._replace(dtype=None)
+    return shape
+
+
+def chosen(op, x, w, layout, n, inner=0, activation=None):
+    """The operator that serves a call; None: it runs as mm + c10d. Counts the call."""
+    shape = shape_of(op, x, w, layout, n, inner, activation)
     return overlapped.chosen(layout.group, shape, layout.most_tokens, x.device)
 
 
@@ -53,3 +59,10 @@ def moe(x, w_up, w_down, topk_weights, layout, activation):
     if shape is None:
         return sequential.moe(x, w_up, w_down, topk_weights, layout, activation)
     return enqueue(shape, layout, x.new_empty(layout.tokens, n), x, [w_up, w_down], topk_weights)
+
+
+def overlaps_moe(x, w_up, w_down, layout, activation):
+    """True if moe() would not run as mm + c10d. Counts nothing."""
+    shape = shape_of(layout.OPS["moe"], x, w_up, layout, *w_down.shape[1:], activation)
+    most = layout.most_tokens
+    return shape.dtype is not None and overlapped.operator_for(layout.group, shape, most, x.device) is not None
