@@ -3,9 +3,10 @@
     SHINGLE_SGLANG=1 python -m sglang.launch_server --model-path MODEL --tp 4 --enable-layernorm-sp
 
 With sequence parallelism, its layers are all_gather_gemm and gemm_reduce_scatter, where SGLang would call
-torch.ops.symm_mem. Else row-parallel layers that sum over the ranks themselves are gemm_all_reduce. Layers that leave
-their sum to the next norm stay with SGLang, as do calls with fewer than min_m or more than max_m rows
-(shingle.torch.configure). `register` is the plugin.
+torch.ops.symm_mem. Else row-parallel layers that sum over the ranks themselves are gemm_all_reduce, and if
+SHINGLE_EXPERTS=1, such mixture-of-experts layers are `moe` (shingle.torch.sglang_experts). Layers that leave their sum
+to the next norm stay with SGLang, as do calls with fewer than min_m or more than max_m rows (shingle.torch.configure).
+`register` is the plugin.
 """
 
 import functools
@@ -117,7 +118,8 @@ def after_load(_, runner):
 
     found = [layer for layer in runner.model.modules() if isinstance(layer, RowParallelLinear)]
     served = sum(map(can_sum, found))
-    if served:
+    experts = report_experts(runner.model)
+    if served or experts:
         expect_calls(("sglang.",))
     logger.log(
         logging.INFO if served else logging.WARNING,
@@ -125,6 +127,14 @@ def after_load(_, runner):
         "sum to the next norm; --enable-layernorm-sp serves these, if SGLang accepts it for the model.",
         served, len(found), type(runner.model).__name__,
     )  # fmt: skip
+
+
+def report_experts(model):
+    if not settings.serve_experts:
+        return 0
+    from . import sglang_experts
+
+    return sglang_experts.report(model)
 
 
 def expect_calls(prefixes):
@@ -137,6 +147,10 @@ def serve_sums():
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     HookRegistry.register(f"{ROW_PARALLEL}.forward", forward, HookType.AROUND)
+    if settings.serve_experts:
+        from . import sglang_experts
+
+        HookRegistry.register(f"{sglang_experts.FUSED_MOE}.forward_impl", sglang_experts.forward, HookType.AROUND)
     HookRegistry.register(f"{MODEL_RUNNER}.load_model", after_load, HookType.AFTER)
     HookRegistry.apply_hooks()
 

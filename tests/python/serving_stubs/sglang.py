@@ -7,6 +7,7 @@ import types
 import weakref
 
 from .modules import module
+from .sglang_experts import install_experts
 
 
 class HookType(enum.Enum):
@@ -107,6 +108,7 @@ def install_sglang(device_group=None, sequence_parallel=True):
     )  # fmt: skip
     module("sglang.srt.distributed.bootstrap", initialize_layernorm_sp=initialize_layernorm_sp)
     install_layers()
+    install_experts()
     return state
 
 
