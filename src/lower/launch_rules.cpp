@@ -74,12 +74,15 @@ std::int32_t tiles_of_cluster(const TileGrid& grid) {
   return last.axis == Axis::m && last.extent % pair == 0 && !last.descending && last.rotation == 0 ? pair : 1;
 }
 
-KSplit k_split(const Gemm& step) {
+KSplit k_split(std::int32_t tile_rows, std::int32_t cols) {
   constexpr std::int32_t narrow = 128;
+  return tile_rows <= low_tile || cols <= narrow ? KSplit::all : KSplit::some;
+}
+
+KSplit k_split(const Gemm& step) {
   if (step.live.buffer >= 0) return KSplit::none;
-  const std::int32_t cols =
-      step.epilogue.activation == Activation::swiglu ? 2 * step.grid.tile_cols : step.grid.tile_cols;
-  return step.grid.tile_rows <= low_tile || cols <= narrow ? KSplit::all : KSplit::some;
+  const bool gated = step.epilogue.activation == Activation::swiglu;
+  return k_split(step.grid.tile_rows, gated ? 2 * step.grid.tile_cols : step.grid.tile_cols);
 }
 
 bool weights_early(const Plan& plan, std::int32_t rank, const Lane& lane, std::size_t step) {

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "demand.hpp"
-#include "grid/split.hpp"
 #include "lower/launch_rules.hpp"
+#include "machine/shared_wave.hpp"
 #include "shingle/base/error.hpp"
 #include "shingle/plan/placement.hpp"
 #include "shingle/sim/simulate.hpp"
@@ -30,23 +30,6 @@ double operands_us(const Machine& machine, std::int64_t rows_and_cols, double k)
   return 2 * static_cast<double>(rows_and_cols) * k / (machine.memory_gbps * 1e3);
 }
 
-/// Time of a wave of tiles that workers share: of the depth that each computes, and of the sums that it leaves
-/// and adds.
-double shared_wave_us(const Machine& machine, std::int64_t rows, std::int64_t cols, double k,
-                      const SharedTiles& shared) {
-  const double sums = static_cast<double>(rows * cols) * sizeof(float);
-  const auto passed = static_cast<double>(shared.rounds + shared.parts - 1);
-  return wave_us(machine, rows, cols, shared.depth(k)) +
-         (shared.count > 0 ? passed * sums / (machine.split_gbps * 1e3) : 0);
-}
-
-/// The tiles that workers share, if the machine's kernels do so.
-SharedTiles shared_tiles(const Machine& machine, KSplit how, std::int64_t tiles, double k,
-                         std::int64_t workers) {
-  return machine.split_gbps > 0 ? shared_tiles(how, tiles, static_cast<std::int64_t>(k), workers)
-                                : SharedTiles{};
-}
-
 /// Time of a library's product with weights of n columns. `rows`: by weight.
 double library_product_us(const Machine& machine, const std::vector<std::int64_t>& rows, std::int64_t n,
                           double k, int workers) {
@@ -62,7 +45,7 @@ double library_product_us(const Machine& machine, const std::vector<std::int64_t
     const double idle = std::ceil(full) - full;
     const double waves = full < 1 ? 1 : full + machine.library_tail * idle;
     const SharedTiles shared = shared_tiles(machine, KSplit::all, tiles, k, larger(workers, 1));
-    best = std::min(best, waves * shared_wave_us(machine, tile.rows, tile.cols, k, shared));
+    best = std::min(best, waves * wave_us(machine, tile.rows, tile.cols, k, shared));
   }
   return std::max(best / machine.library_rate,
                   operands_us(machine, m + std::ssize(rows) * n, k) / only_reads);
@@ -170,7 +153,7 @@ double Costs::multiply_wave_us(const Gemm& gemm, double k, std::int32_t workers,
   SharedTiles shared;
   if (last)  // clusters share tiles as single workers do
     shared = shared_tiles(machine_, k_split(gemm), ceil_div(tiles, cluster), k, larger(workers / cluster, 1));
-  return shared_wave_us(machine_, grid.tile_rows, grid.tile_cols, k, shared);
+  return wave_us(machine_, grid.tile_rows, grid.tile_cols, k, shared);
 }
 
 double Costs::wave_of_us(const Gemm& gemm, std::int64_t item, double k, std::int32_t workers) const {

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "lower/launch_rules.hpp"
+#include "machine/shared_wave.hpp"
 #include "planner/common/pools.hpp"
 #include "planner/signal/grid.hpp"
 #include "shingle/base/error.hpp"
@@ -74,13 +76,29 @@ double slowed_by_traffic(const WaveModel& model, const MovedBytes& moved, double
          (1 + contention.slowed_by(model.traffic));
 }
 
+/// Time of a last wave that is not full, relative to a full one: workers may share its tiles.
+double last_wave(const Machine& machine, const SignalGrid& tiles, const Problem& problem) {
+  const TileGrid& grid = tiles.grid;
+  const bool gated = problem.epilogue.activation == Activation::swiglu;
+  const std::int64_t cluster = tiles_of_cluster(grid);
+  const auto k = static_cast<double>(problem.k);
+  const SharedTiles shared = shared_tiles(
+      machine, k_split(grid.tile_rows, gated ? 2 * grid.tile_cols : grid.tile_cols),
+      ceil_div(grid.tiles_before(grid.positions()), cluster), k, larger(tiles.workers / cluster, 1));
+  return wave_us(machine, grid.tile_rows, grid.tile_cols, k, shared) /
+         wave_us(machine, grid.tile_rows, grid.tile_cols, k);
+}
+
 /// Sets the end of each wave: the time when its last tile with output is computed. Times are the max. over
 /// ranks, so the rank with the most rows counts. Waves after the first run beside collectives, for as long as
-/// these take.
-void compute(WaveModel& model, const SignalGrid& tiles, double wave_us, const MovedBytes& moved) {
+/// these take. `last`: as by last_wave().
+void compute(WaveModel& model, const SignalGrid& tiles, double wave_us, double last, const MovedBytes& moved) {
   const TileGrid& grid = tiles.grid;
+  const std::int64_t all = grid.tiles_before(grid.positions());
   const auto waves = [&](std::int64_t end) {
-    return static_cast<double>(ceil_div(grid.tiles_before(end), tiles.workers));
+    const std::int64_t before = grid.tiles_before(end);
+    const auto begun = static_cast<double>(larger(ceil_div(before, tiles.workers), std::int64_t{1}));
+    return before == all && all % tiles.workers != 0 ? begun - 1 + last : begun;
   };
   const double all_us = waves(grid.positions()) * wave_us;
   const double sending_us = tiles.waves() > 0 ? model.send_us(0, tiles.waves()) : 0;
@@ -89,7 +107,8 @@ void compute(WaveModel& model, const SignalGrid& tiles, double wave_us, const Mo
   const double begins_us = model.machine.launch_us + model.machine.hooked_us;
   model.computed_us = {begins_us};
   for (const std::int64_t end : wave_ends(tiles))
-    model.computed_us.push_back(begins_us + wave_us * (1 + (std::max(waves(end), 1.0) - 1) * slower));
+    model.computed_us.push_back(begins_us + wave_us * (std::min(waves(end), 1.0) +
+                                                       std::max(waves(end) - 1, 0.0) * slower));
 }
 
 /// Sets the time to restore order: a rank's own rows, read and written.
@@ -126,7 +145,7 @@ Result<WaveModel> model_of(const SignalGrid& tiles, const Problem& problem, cons
                      collective_us(machine, model.traffic, problem.world, collective_workers, 0);
   model.bytes = tiles.ranks.empty() ? equal_bytes(tiles, problem) : routed_bytes(tiles, problem);
   const TileGrid& grid = tiles.grid;
-  compute(model, tiles, wave,
+  compute(model, tiles, wave, last_wave(machine, tiles, problem),
           product_moves({grid.rows, grid.cols, problem.k, grid.tile_rows, grid.tile_cols},
                         static_cast<double>(size_bytes(problem.dtype))));
   return model;
