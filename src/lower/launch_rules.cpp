@@ -81,6 +81,7 @@ KSplit k_split(std::int32_t tile_rows, std::int32_t cols) {
 
 KSplit k_split(const Gemm& step) {
   if (step.live.buffer >= 0) return KSplit::none;
+  if (!step.sums.from.empty()) return KSplit::all;
   const bool gated = step.epilogue.activation == Activation::swiglu;
   return k_split(step.grid.tile_rows, gated ? 2 * step.grid.tile_cols : step.grid.tile_cols);
 }

@@ -147,6 +147,8 @@ TEST(KSplit, IsOfSomeTilesForLargeTilesWithoutCountedRows) {
   EXPECT_EQ(of(64, 256), KSplit::all);
   product.epilogue.activation = Activation::swiglu;
   EXPECT_EQ(of(128, 128), KSplit::some) << "twice as many columns of B";
+  product.sums.from.resize(1);
+  EXPECT_EQ(of(128, 256), KSplit::all) << "own tiles wait for parts";
   product.live.buffer = 0;
   EXPECT_EQ(of(128, 128), KSplit::none);
 }

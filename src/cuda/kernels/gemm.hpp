@@ -27,19 +27,21 @@ struct GemmArgs;
 struct WorkCode {
   std::int32_t bits = -1;  ///< negative: there is no work
 
-  static constexpr std::int32_t most_positions = 1 << 22, most_parts = 16;
-  /// `part` of `parts`: the last one adds up. `last`: whether the CTA has no further work.
-  static constexpr WorkCode of(std::int32_t position, std::int32_t part, std::int32_t parts, bool last) {
-    return {position | part << 22 | (parts - 1) << 26 | static_cast<std::int32_t>(last) << 30};
+  static constexpr std::int32_t most_positions = 1 << 22, most_parts = 8;
+  /// What the CTA has behind a work.
+  enum class Next : std::uint8_t { tile, part, nothing };
+  /// `part` of `parts`: the last one adds up.
+  static constexpr WorkCode of(std::int32_t position, std::int32_t part, std::int32_t parts, Next next) {
+    return {position | part << 22 | (parts - 1) << 25 | static_cast<std::int32_t>(next) << 28};
   }
   /// Of the tile in the plan's order.
   __host__ __device__ std::int32_t position() const { return bits & (most_positions - 1); }
   __host__ __device__ std::int32_t part() const { return bits >> 22 & (most_parts - 1); }
   /// Number of the tile's other parts.
-  __host__ __device__ std::int32_t others() const { return bits >> 26 & (most_parts - 1); }
+  __host__ __device__ std::int32_t others() const { return bits >> 25 & (most_parts - 1); }
   /// True if the work stores the tile.
   __host__ __device__ bool finishes() const { return part() == others(); }
-  __host__ __device__ bool is_last() const { return (bits >> 30 & 1) != 0; }
+  __host__ __device__ Next next() const { return static_cast<Next>(bits >> 28); }
 };
 
 /// Steps of the main loop, of 64 elements of K each.
@@ -54,9 +56,21 @@ struct KSteps {
   __host__ __device__ std::int32_t count() const { return static_cast<std::int32_t>(bits >> 16); }
 };
 
+/// Coordinates of a tile in one word: warps that store have no registers left for two.
+struct PackedTile {
+  std::uint32_t bits = 0;
+
+  static constexpr std::int32_t most_m = 1 << 18, most_n = 1 << 14;
+  static constexpr PackedTile of(const TileAt& tile) {
+    return {static_cast<std::uint32_t>(tile.m) | static_cast<std::uint32_t>(tile.n) << 18};
+  }
+  __host__ __device__ std::int32_t m() const { return static_cast<std::int32_t>(bits & (most_m - 1)); }
+  __host__ __device__ std::int32_t n() const { return static_cast<std::int32_t>(bits >> 18); }
+};
+
 /// What a CTA computes at a time: a tile, or a part of its sum over K.
 struct alignas(16) GemmWork {
-  TileAt tile;
+  PackedTile tile;
   WorkCode code;
   KSteps steps;
 };

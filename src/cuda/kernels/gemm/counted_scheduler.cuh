@@ -71,8 +71,8 @@ class CountedScheduler : public cutlass::gemm::kernel::detail::PersistentTileSch
       is_valid_tile = next_ < params_->works;
       pass(1);
       if (!is_valid_tile) return;
-      const int2 tile = __ldg(reinterpret_cast<const int2*>(&params_->table[L_idx].tile));
-      M_idx = tile.x, N_idx = tile.y;
+      const PackedTile tile{__ldg(&params_->table[L_idx].tile.bits)};
+      M_idx = tile.m(), N_idx = tile.n();
     }
     /// Looks at the next works, one in each lane. Waits until something is known of the first.
     CUTLASS_DEVICE void look() {

@@ -11,7 +11,9 @@ namespace shingle::cuda {
 SharedTiles shared_tiles(const GemmInstance& instance, const GemmArgs& args, std::size_t tiles,
                          std::int32_t ctas) {
   const std::int32_t cluster = instance.tile.cluster;
-  return shared_tiles(instance.splits, static_cast<std::int64_t>(tiles) / cluster, args.k,
+  // as k_split() of lower/launch_rules.hpp
+  const KSplit how = args.sums.count > 0 && instance.splits == KSplit::some ? KSplit::all : instance.splits;
+  return shared_tiles(how, static_cast<std::int64_t>(tiles) / cluster, args.k,
                       larger(ctas / cluster, 1));
 }
 
@@ -20,7 +22,10 @@ std::vector<GemmWork> deal(const GemmInstance& instance, GemmArgs& args, const s
   const std::int32_t cluster = instance.tile.cluster;
   const std::int64_t units = std::ssize(tiles) / cluster, steps = ceil_div(args.k, KSteps::depth);
   const auto hands = shingle::deal(units, steps, ctas / cluster, shared);
-  if (std::ssize(tiles) > WorkCode::most_positions || steps > KSteps::most)
+  const bool far = std::ranges::any_of(tiles, [](const TileAt& tile) {
+    return tile.m >= PackedTile::most_m || tile.n >= PackedTile::most_n;
+  });
+  if (far || std::ssize(tiles) > WorkCode::most_positions || steps > KSteps::most)
     throw InvalidArgument(
         fmt::format("a GEMM of {} tiles with K = {} is too large for a kernel", tiles.size(), args.k));
   const std::size_t rounds = std::ranges::max(hands, {}, &std::vector<TilePart>::size).size();
@@ -46,9 +51,12 @@ std::vector<GemmWork> deal(const GemmInstance& instance, GemmArgs& args, const s
         if (round >= hand.size()) continue;
         const TilePart& part = hand[round];
         const auto position = static_cast<std::int32_t>(part.tile * cluster + i);
-        work.tile = tiles[static_cast<std::size_t>(position)];
+        work.tile = PackedTile::of(tiles[static_cast<std::size_t>(position)]);
+        const auto next = round + 1 == hand.size()      ? WorkCode::Next::nothing
+                          : hand[round + 1].parts == 1 ? WorkCode::Next::tile
+                                                       : WorkCode::Next::part;
         work.code = WorkCode::of(position, static_cast<std::int32_t>(part.part),
-                                 static_cast<std::int32_t>(part.parts), round + 1 == hand.size());
+                                 static_cast<std::int32_t>(part.parts), next);
         work.steps = KSteps::of(part.first, part.last - part.first);
       }
   args.work_count = static_cast<std::int32_t>(works.size());

@@ -186,7 +186,7 @@ class HookedEpilogue {
       ptx::barrier_wait(&shared_->filled, tiles_++ % 2);
       if (may_spread()) note_filled(looked, lane);
       if (leaving > 0)
-        ship_spread(at, leaving, lane);
+        ship_spread(at, leaving, code(tile), lane);
       else if (ships)
         ship_at_once(at, pass, lane);
       if (lane == 0) ptx::barrier_arrive(&shared_->emptied);
@@ -230,8 +230,8 @@ class HookedEpilogue {
     }
   }
   /// Stores the staged rows in steps, each to all destinations, at the pace of remote stores.
-  CUTLASS_DEVICE void ship_spread(const TileSpot& at, std::int32_t leaving, int lane) const {
-    Pace pace = next_pace(leaving);
+  CUTLASS_DEVICE void ship_spread(const TileSpot& at, std::int32_t leaving, WorkCode work, int lane) const {
+    Pace pace = next_pace(leaving, work);
     const int dests = dests_of(at);
     CUTLASS_PRAGMA_NO_UNROLL
     for (int first = 0; first < Rows; first += rows_of_step) {
@@ -289,11 +289,12 @@ class HookedEpilogue {
     __syncwarp();
   }
   /// Pace of the tile's stores. Assumes that the next tile takes as long as the fastest tile so far, as
-  /// slower tiles also waited for the links.
-  CUTLASS_DEVICE Pace next_pace(std::int32_t leaving) const {
+  /// slower tiles also waited for the links. A part of a tile takes less: then the links' pace is all.
+  CUTLASS_DEVICE Pace next_pace(std::int32_t leaving, WorkCode work) const {
     const std::uint32_t on_links =
         static_cast<std::uint32_t>(leaving * output_.cols() * 2) / 1024 * args().pace;
-    const std::uint32_t took = shared_->least_took == ~0u ? 0 : shared_->least_took;
+    const bool hurries = !Counted && work.next() == WorkCode::Next::part;
+    const std::uint32_t took = hurries || shared_->least_took == ~0u ? 0 : shared_->least_took;
     return {shared_->filled_at, max(took / 16 * 13, on_links) / (Rows / rows_of_step)};
   }
   /// Writes to shared memory the distance in bytes from the rows at the first destination to those at each
@@ -323,7 +324,7 @@ class HookedEpilogue {
   /// True if the work is known to be the CTA's last.
   template <class Coordinate>
   CUTLASS_DEVICE bool ends(const Coordinate& tile) const {
-    return !Counted && code(tile).is_last();
+    return !Counted && code(tile).next() == WorkCode::Next::nothing;
   }
   /// True if the MMA warps store the tile themselves. They do so with a CTA's last tile: they have no other
   /// work then, and are up to eight times as many. Not for tiles that are finished by halves.

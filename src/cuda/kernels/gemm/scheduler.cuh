@@ -57,7 +57,7 @@ class TableScheduler : public cutlass::gemm::kernel::detail::PersistentTileSched
         ahead_(at(work_ + stride())) {}
 
   CUTLASS_DEVICE WorkTileInfo get_current_work() const {
-    const typename Base::WorkTileInfo work{current_.tile.m, current_.tile.n, current_.code.bits,
+    const typename Base::WorkTileInfo work{current_.tile.m(), current_.tile.n(), current_.code.bits,
                                            current_.code.bits >= 0};
     if constexpr (Alike)
       return work;
@@ -90,7 +90,7 @@ class TableScheduler : public cutlass::gemm::kernel::detail::PersistentTileSched
   CUTLASS_DEVICE GemmWork at(std::int32_t work) const {
     if (work >= params_.count) return {};
     const int4 words = __ldg(reinterpret_cast<const int4*>(params_.works) + work);
-    return {{words.x, words.y}, {words.z}, {static_cast<std::uint32_t>(words.w)}};
+    return {{static_cast<std::uint32_t>(words.x)}, {words.y}, {static_cast<std::uint32_t>(words.z)}};
   }
 
   const Params& params_;  // the kernel's own copy, so that it takes no registers from the MMA warps

@@ -77,7 +77,8 @@ struct MultistageGemm {
     const Output output{args};
     for (int position = static_cast<int>(blockIdx.x); position < args.positions;
          position += static_cast<int>(gridDim.x)) {
-      const TileAt tile = args.works[position].tile;
+      const PackedTile packed = args.works[position].tile;
+      const TileAt tile{packed.m(), packed.n()};
       if (!output.holds(tile)) continue;
       if (args.gate.count > 0) pass_gates(args, args.gate, position);
       std::int32_t live = Rows;
