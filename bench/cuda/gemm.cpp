@@ -122,8 +122,8 @@ Best search(const GemmShape& shape, const std::vector<std::int64_t>& parts, cons
   return best;
 }
 
-nlohmann::json compare(const GemmShape& shape, const std::vector<std::int64_t>& parts, const Operands& operands,
-                       int repeat, int ranks) {
+nlohmann::json compare(const GemmShape& shape, const std::vector<std::int64_t>& parts,
+                       const Operands& operands, int repeat, int ranks) {
   const DeviceMemory out(HookedGemm::out_bytes(shape)),
       expected(static_cast<std::size_t>(shape.m * shape.n * 2));
   Stopwatch stopwatch;
@@ -248,8 +248,9 @@ int main(int argc, char** argv) {
   app.add_option("--ranks", ranks, "to which subtiles and subtokens go")
       ->check(CLI::IsMember({2, 4, 8}))
       ->capture_default_str();
-  app.add_option("--parts", parts,
-                 "into which K of the last wave is cut: the fastest of these; 1: whole, 0: as the backend does")
+  app.add_option(
+         "--parts", parts,
+         "into which K of the last wave is cut: the fastest of these; 1: whole, 0: as the backend does")
       ->delimiter(',')
       ->check(CLI::Range(0, 16))
       ->capture_default_str();

@@ -163,8 +163,8 @@ class TileLayout {
 /// The works of a kernel, and the memory of its split-K.
 class DealtWorks {
  public:
-  /// Deals the tiles to at most `ctas` CTAs. `parts`: of the tiles that CTAs share; 0: as the backend decides. All
-  /// other arguments must be set.
+  /// Deals the tiles to at most `ctas` CTAs. `parts`: of the tiles that CTAs share; 0: as the backend
+  /// decides. All other arguments must be set.
   void set(const GemmInstance& instance, GemmArgs& args, const std::vector<TileAt>& tiles, std::int32_t ctas,
            std::int64_t parts = 0) {
     SharedTiles shared = shared_tiles(instance, args, tiles.size(), ctas);
@@ -189,8 +189,8 @@ struct GemmSetup {
   TileOrder order;
   Granularity granularity = Granularity::none;
   std::int64_t parts = 0;  ///< of tiles that CTAs share (DealtWorks)
-  int ranks = 4;          ///< ranks that receive subtiles and subtokens
-  std::int32_t ctas = 0;  ///< SMs, and thus tiles in a wave
+  int ranks = 4;           ///< ranks that receive subtiles and subtokens
+  std::int32_t ctas = 0;   ///< SMs, and thus tiles in a wave
   /// Each tile has its own counter, by position; else `ctas` positions have one.
   bool count_tiles = false;
 };

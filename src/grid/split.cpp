@@ -19,7 +19,8 @@ std::vector<std::vector<TilePart>> deal(std::int64_t tiles, std::int64_t steps, 
       const std::int64_t part = i % parts;
       hand.push_back({whole + i / parts, part * depth, (part + 1) * depth, part, parts});
     }
-    std::ranges::stable_partition(hand, [](const TilePart& at) { return at.parts == 1 || at.part + 1 < at.parts; });
+    std::ranges::stable_partition(hand,
+                                  [](const TilePart& at) { return at.parts == 1 || at.part + 1 < at.parts; });
   }
   return hands;
 }

@@ -30,11 +30,11 @@ std::int32_t most_workers(const Gemm& step, std::int32_t capacity, bool early);
 /// Tiles that start together, as a kernel of clusters takes them: pairs along m, if the order keeps them.
 std::int32_t tiles_of_cluster(const TileGrid& grid);
 
-/// How kernels of these tiles can cut K; `cols`: of B. Kernels of low and of narrow tiles compute two tiles at a
-/// time (ping-pong), so that all their works are equally deep.
+/// How kernels of these tiles can cut K; `cols`: of B. Kernels of low and of narrow tiles compute two tiles
+/// at a time (ping-pong), so that all their works are equally deep.
 KSplit k_split(std::int32_t tile_rows, std::int32_t cols);
-/// As above, for the kernel of a product. Counted rows have no split-K. With sums in the epilogue, tiles that await
-/// parts of other ranks come last, and would hold up the parts of tiles behind them.
+/// As above, for the kernel of a product. Counted rows have no split-K. With sums in the epilogue, tiles that
+/// await parts of other ranks come last, and would hold up the parts of tiles behind them.
 KSplit k_split(const Gemm& step);
 
 /// True if a GEMM may load B before the kernels ahead of it in the stream have ended, also those of earlier

@@ -13,7 +13,8 @@ double wave_us(const Machine& machine, std::int64_t tile_rows, std::int64_t tile
   if (shared.count == 0) return wave_us(machine, tile_rows, tile_cols, k);
   const double bytes = static_cast<double>(tile_rows * tile_cols) * sizeof(float);
   const auto passed = static_cast<double>(shared.rounds + shared.parts - 1);
-  return wave_us(machine, tile_rows, tile_cols, shared.depth(k)) + passed * bytes / (machine.split_gbps * 1e3);
+  return wave_us(machine, tile_rows, tile_cols, shared.depth(k)) +
+         passed * bytes / (machine.split_gbps * 1e3);
 }
 
 }  // namespace shingle

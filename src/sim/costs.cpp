@@ -187,8 +187,8 @@ double Costs::wave_of_us(const Gemm& gemm, std::int64_t item, double k, std::int
       cols += grid.rect(tile).cols;
   }
   const bool last = live_tiles(gemm, grid.positions()) < (wave + 1) * most;
-  return known->second = std::max(multiply_wave_us(gemm, k, workers, last),
-                                  operands_us(machine_, rows + cols, k));
+  return known->second =
+             std::max(multiply_wave_us(gemm, k, workers, last), operands_us(machine_, rows + cols, k));
 }
 
 double Costs::store_gbps(const Step& step) const {

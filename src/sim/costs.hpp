@@ -68,8 +68,8 @@ class Costs {
  private:
   /// Time of the item's whole wave, for machines whose tiles always cost a whole tile.
   double wave_of_us(const Gemm& gemm, std::int64_t item, double k, std::int32_t workers) const;
-  /// Time of a wave of tiles of a product on `workers` workers, apart from memory. `last`: whether it is a last
-  /// wave that is not full.
+  /// Time of a wave of tiles of a product on `workers` workers, apart from memory. `last`: whether it is a
+  /// last wave that is not full.
   double multiply_wave_us(const Gemm& gemm, double k, std::int32_t workers, bool last) const;
   /// Time of a tile, for machines whose edge tiles cost only what they hold.
   double multiply_us(std::int64_t rows, std::int64_t cols, std::int64_t tile_rows, std::int64_t tile_cols,

@@ -267,11 +267,10 @@ void Simulation::run(Index at) {
   const Pass& pass = passes_[static_cast<std::size_t>(job.pass)];
   const Index rank = lanes_[static_cast<std::size_t>(job.lane)].rank;
   const auto* gemm = std::get_if<Gemm>(pass.step);
-  const double alone = gemm && Costs::is_library(*gemm)
-                           ? costs_.library_us(*gemm, batch.workers)
-                           // Other batches of a pass share the memory's rate.
-                           : costs_.items_us(*pass.step, batch.first, batch.last,
-                                             gemm ? job.most : job.active);
+  const double alone = gemm && Costs::is_library(*gemm) ? costs_.library_us(*gemm, batch.workers)
+                                                        // Other batches of a pass share the memory's rate.
+                                                        : costs_.items_us(*pass.step, batch.first, batch.last,
+                                                                          gemm ? job.most : job.active);
   const double slower = options_.slowdown.empty() ? 1 : options_.slowdown[static_cast<std::size_t>(rank)];
   batch.slower = slowed_by_traffic(rank, *pass.step, job.held);
   batch.slower_by_stores = slowed_by_stores(job);

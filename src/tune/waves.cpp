@@ -92,7 +92,8 @@ double last_wave(const Machine& machine, const SignalGrid& tiles, const Problem&
 /// Sets the end of each wave: the time when its last tile with output is computed. Times are the max. over
 /// ranks, so the rank with the most rows counts. Waves after the first run beside collectives, for as long as
 /// these take. `last`: as by last_wave().
-void compute(WaveModel& model, const SignalGrid& tiles, double wave_us, double last, const MovedBytes& moved) {
+void compute(WaveModel& model, const SignalGrid& tiles, double wave_us, double last,
+             const MovedBytes& moved) {
   const TileGrid& grid = tiles.grid;
   const std::int64_t all = grid.tiles_before(grid.positions());
   const auto waves = [&](std::int64_t end) {
@@ -107,8 +108,8 @@ void compute(WaveModel& model, const SignalGrid& tiles, double wave_us, double l
   const double begins_us = model.machine.launch_us + model.machine.hooked_us;
   model.computed_us = {begins_us};
   for (const std::int64_t end : wave_ends(tiles))
-    model.computed_us.push_back(begins_us + wave_us * (std::min(waves(end), 1.0) +
-                                                       std::max(waves(end) - 1, 0.0) * slower));
+    model.computed_us.push_back(
+        begins_us + wave_us * (std::min(waves(end), 1.0) + std::max(waves(end) - 1, 0.0) * slower));
 }
 
 /// Sets the time to restore order: a rank's own rows, read and written.

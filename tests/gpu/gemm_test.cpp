@@ -138,8 +138,8 @@ TEST_P(GemmTest, TakesRowsOfAFromManyPlaces) {
     });
 }
 
-/// Split-K of all tiles or of the last ones, in one round or several, also with K too short for all parts. Every
-/// launch leaves the `arrived` words at zero.
+/// Split-K of all tiles or of the last ones, in one round or several, also with K too short for all parts.
+/// Every launch leaves the `arrived` words at zero.
 TEST_P(GemmTest, SumsKInParts) {
   Random random(2);
   unsigned seed = 0;

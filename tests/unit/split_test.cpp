@@ -40,16 +40,16 @@ TEST(SharedTiles, AreThoseOfALastWaveThatIsNotFull) {
 }
 
 TEST(SharedTiles, AreNoneWhereItDoesNotPay) {
-  EXPECT_EQ(shared_tiles(KSplit::some, 132, 8192, 66).count, 0);   // waves are full
-  EXPECT_EQ(shared_tiles(KSplit::some, 130, 8192, 66).count, 0);   // nearly full
-  EXPECT_EQ(shared_tiles(KSplit::some, 140, 1024, 66).count, 0);   // K is short
-  EXPECT_EQ(shared_tiles(KSplit::none, 140, 8192, 66).count, 0);   // the kernel cannot
+  EXPECT_EQ(shared_tiles(KSplit::some, 132, 8192, 66).count, 0);  // waves are full
+  EXPECT_EQ(shared_tiles(KSplit::some, 130, 8192, 66).count, 0);  // nearly full
+  EXPECT_EQ(shared_tiles(KSplit::some, 140, 1024, 66).count, 0);  // K is short
+  EXPECT_EQ(shared_tiles(KSplit::none, 140, 8192, 66).count, 0);  // the kernel cannot
 }
 
 /// What deal() promises: each step of each tile has one worker, and nobody waits in a circle.
 void expect_dealt(std::int64_t tiles, std::int64_t steps, std::int64_t workers, const SharedTiles& shared) {
-  SCOPED_TRACE(testing::Message() << tiles << " tiles of " << steps << " steps on " << workers
-                                  << " workers, " << shared.count << " in " << shared.parts << " parts");
+  SCOPED_TRACE(testing::Message() << tiles << " tiles of " << steps << " steps on " << workers << " workers, "
+                                  << shared.count << " in " << shared.parts << " parts");
   const auto hands = deal(tiles, steps, workers, shared);
   ASSERT_LE(std::ssize(hands), workers);
   struct Seen {

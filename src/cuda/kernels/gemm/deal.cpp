@@ -13,8 +13,7 @@ SharedTiles shared_tiles(const GemmInstance& instance, const GemmArgs& args, std
   const std::int32_t cluster = instance.tile.cluster;
   // as k_split() of lower/launch_rules.hpp
   const KSplit how = args.sums.count > 0 && instance.splits == KSplit::some ? KSplit::all : instance.splits;
-  return shared_tiles(how, static_cast<std::int64_t>(tiles) / cluster, args.k,
-                      larger(ctas / cluster, 1));
+  return shared_tiles(how, static_cast<std::int64_t>(tiles) / cluster, args.k, larger(ctas / cluster, 1));
 }
 
 std::vector<GemmWork> deal(const GemmInstance& instance, GemmArgs& args, const std::vector<TileAt>& tiles,
@@ -22,9 +21,8 @@ std::vector<GemmWork> deal(const GemmInstance& instance, GemmArgs& args, const s
   const std::int32_t cluster = instance.tile.cluster;
   const std::int64_t units = std::ssize(tiles) / cluster, steps = ceil_div(args.k, KSteps::depth);
   const auto hands = shingle::deal(units, steps, ctas / cluster, shared);
-  const bool far = std::ranges::any_of(tiles, [](const TileAt& tile) {
-    return tile.m >= PackedTile::most_m || tile.n >= PackedTile::most_n;
-  });
+  const bool far = std::ranges::any_of(
+      tiles, [](const TileAt& tile) { return tile.m >= PackedTile::most_m || tile.n >= PackedTile::most_n; });
   if (far || std::ssize(tiles) > WorkCode::most_positions || steps > KSteps::most)
     throw InvalidArgument(
         fmt::format("a GEMM of {} tiles with K = {} is too large for a kernel", tiles.size(), args.k));
@@ -52,7 +50,7 @@ std::vector<GemmWork> deal(const GemmInstance& instance, GemmArgs& args, const s
         const TilePart& part = hand[round];
         const auto position = static_cast<std::int32_t>(part.tile * cluster + i);
         work.tile = PackedTile::of(tiles[static_cast<std::size_t>(position)]);
-        const auto next = round + 1 == hand.size()      ? WorkCode::Next::nothing
+        const auto next = round + 1 == hand.size()     ? WorkCode::Next::nothing
                           : hand[round + 1].parts == 1 ? WorkCode::Next::tile
                                                        : WorkCode::Next::part;
         work.code = WorkCode::of(position, static_cast<std::int32_t>(part.part),

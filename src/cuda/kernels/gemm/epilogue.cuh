@@ -172,7 +172,8 @@ class HookedEpilogue {
     if (tiles_ == 0) ptx::await_prerequisites();
     if (ends(tile)) ptx::launch_dependents();
     const TileSpot at = spot(tile);
-    const bool output = output_.holds({at.m, at.n}) && code(tile).finishes(), ships = output && !is_last(tile);
+    const bool output = output_.holds({at.m, at.n}) && code(tile).finishes(),
+               ships = output && !is_last(tile);
     std::uint32_t* counter = nullptr;  // the lane's first counter
     if constexpr (Counted) live_ = LiveTiles::rows_of_tile(counted_args(), at.position);
     if (ships) look_up<Rows>(at, 0, 0, lane);

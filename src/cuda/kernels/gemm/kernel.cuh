@@ -48,8 +48,9 @@ struct HookedGemm {
                                           sizeof(typename Epilogue::SharedStorage))>,
                                       Schedule>::CollectiveOp,
                                   Epilogue, Kind == GemmKind::sums>;
-  using Kernel = cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, Mainloop, Epilogue,
-                                                      std::conditional_t<counted, CountedOrder, TableOrder<Pingpong>>>;
+  using Kernel =
+      cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, Mainloop, Epilogue,
+                                           std::conditional_t<counted, CountedOrder, TableOrder<Pingpong>>>;
 
   static cudaError_t prepare(const GemmArgs& args, void* params) {
     typename Kernel::Arguments to{};
@@ -143,7 +144,9 @@ struct HookedGemm {
             CutlassType<T>::element,
             TransposeA,
             TransposeB,
-            counted ? KSplit::none : Pingpong ? KSplit::all : KSplit::some,
+            counted    ? KSplit::none
+            : Pingpong ? KSplit::all
+                       : KSplit::some,
             static_cast<std::int32_t>(Kernel::MaxThreadsPerBlock),
             static_cast<std::int32_t>(Kernel::SharedStorageSize),
             static_cast<std::int32_t>(sizeof(typename Kernel::Params)),

@@ -34,8 +34,8 @@ template <class Base>
 struct WithPartsWarp : Base {};
 
 /// Derives from the main loop that CUTLASS's builder made, and leaves the multiplication unchanged. In
-/// ping-pong kernels, whose works are all equally deep, the kernel layer's K is the depth of one split-K part.
-/// The tensor maps cover all of K, so loads beyond its end give zeros.
+/// ping-pong kernels, whose works are all equally deep, the kernel layer's K is the depth of one split-K
+/// part. The tensor maps cover all of K, so loads beyond its end give zeros.
 ///
 /// Memory order: one elected thread of the load warp awaits the gates with acquire. A proxy fence then orders
 /// its TMA loads after that acquire.
@@ -87,7 +87,8 @@ class HookedMainloop : public Base {
   template <class A, class B, class KIterator, class Coordinate>
   CUTLASS_DEVICE void load(const Params& params, Pipeline pipeline, typename Base::PipelineState write,
                            const cute::tuple<A, B>& inputs, const Coordinate& tile, KIterator from,
-                           int k_tiles, int lane, std::uint32_t rank_in_cluster, typename Base::TensorStorage& shared) {
+                           int k_tiles, int lane, std::uint32_t rank_in_cluster,
+                           typename Base::TensorStorage& shared) {
     const WorkCode work{cute::get<3>(tile)};
     if (params.gate.count > 0) {
       if (cute::elect_one_sync()) pass_gates(params, work.position());

@@ -12,8 +12,8 @@
 //      stages itself later.
 //   3. They arrive at the mbarrier `taken`, and the parts warp copies the next part.
 //
-// If CTAs share the tile (split-K), the MMA warps use the staged tile before. They then arrive at `taken` once
-// more, before the first part.
+// If CTAs share the tile (split-K), the MMA warps use the staged tile before. They then arrive at `taken`
+// once more, before the first part.
 //
 // Ping-pong kernels have one pair of mbarriers for each warpgroup: a warpgroup does not know how many sums
 // the other one has.

@@ -15,8 +15,8 @@ struct TableOrder {};
 /// and the same part of K, which the table must keep together. The interface to the kernel layer is
 /// inherited.
 ///
-/// Ping-pong kernels take only works that are alike. They find K in mainloop.cuh, and have no registers left for it
-/// here.
+/// Ping-pong kernels take only works that are alike. They find K in mainloop.cuh, and have no registers left
+/// for it here.
 template <bool Alike>
 class TableScheduler : public cutlass::gemm::kernel::detail::PersistentTileSchedulerSm90 {
   using Base = cutlass::gemm::kernel::detail::PersistentTileSchedulerSm90;

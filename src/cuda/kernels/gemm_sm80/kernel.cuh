@@ -109,8 +109,7 @@ struct MultistageGemm {
 
   static cudaError_t launch(const void* params, std::int32_t ctas, cudaStream_t stream) {
     const auto& args = *static_cast<const Args*>(params);
-    multistage_kernel<MultistageGemm>
-        <<<static_cast<unsigned>(ctas), threads, sizeof(Shared), stream>>>(args);
+    multistage_kernel<MultistageGemm><<<static_cast<unsigned>(ctas), threads, sizeof(Shared), stream>>>(args);
     return cudaGetLastError();
   }
 
