@@ -27,6 +27,19 @@ def grouped_mm(record):
     return ["", "balanced", "skewed"], rows
 
 
+@table("merged-slots", "h200x2/merged_slots")
+def merged_slots(record):
+    """Times by source and merged, in microseconds, and the speed-up of the fastest merged over the fastest by source."""
+    rows = []
+    for tokens in values_of(record, "m"):
+        times = {row["contender"]: us(row) for row in pick(record, m=tokens)}
+        ways = [f"{mechanism}:slots={order}" for order in ("by-source", "merged") for mechanism in ("sequential", "fused")]
+        if all(way in times for way in ways):
+            cells = [times[way] for way in ways]
+            rows.append([tokens, *(f"{time:.0f}" for time in cells), f"{min(cells[:2]) / min(cells[2:]):.2f}"])
+    return ["tokens of a rank", "by source: `sequential`", "`fused`", "merged: `sequential`", "`fused`", "speed-up"], rows
+
+
 @table("experts", "h200x2/experts")
 @table("experts-4", "h200x4/experts")
 @table("sliced-experts", "h200x2/experts_sliced")
