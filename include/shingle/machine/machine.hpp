@@ -130,7 +130,7 @@ struct Machine {
                            ///< epilogue of a product: all parts but the first, for which the worker does not
                            ///< wait. 0: no time beyond that of adding, which is as in a pass
   double split_gbps = 0;   ///< 1e9 bytes/s at which one worker leaves the fp32 sums of a part of a tile, or
-                          ///< adds them, where workers share tiles (grid/split.hpp); 0: none are shared
+                           ///< adds them, where workers share tiles (grid/split.hpp); 0: none are shared
   double store_gbps = 0;  ///< 1e9 bytes/s that all workers of a rank together reach when they store to remote
                           ///< memory; 0: the link's rate
   bool whole_tiles = true;  ///< true: a tile at the edge of a matrix takes as long as a whole one

@@ -24,8 +24,9 @@ void for_each_group(const Routing& routing, int rank, int first, Visit&& visit) 
 }
 
 /// The groups, those of merged slots with the rows that are expected of them.
-std::vector<RowGroup> with_expected_rows(const Problem& problem, std::vector<RowGroup> groups) {
-  if (!problem.has_slots()) return groups;
+std::vector<RowGroup> with_expected_rows(const Builder& build, std::vector<RowGroup> groups) {
+  if (build.of_workload() || !build.problem().has_slots()) return groups;
+  const Problem& problem = build.problem();
   for (RowGroup& group : groups)
     if (const std::int64_t sources = group.rows / problem.experts.capacity; sources > 1)
       group.rows = problem.expected_rows(sources);
@@ -131,7 +132,7 @@ std::int64_t unit_rows(const Machine& machine, const TileParams& asked, const Ep
 Gemm grouped(const Builder& build, const Machine& machine, const TileParams& asked, Gemm product,
              std::vector<RowGroup> groups) {
   TileSize tile = tile_size(with_tiles_of(product.epilogue, machine), asked);
-  if (asked.rows == 0) tile.rows = height_for(with_expected_rows(build.problem(), groups), tile.rows);
+  if (asked.rows == 0) tile.rows = height_for(with_expected_rows(build, groups), tile.rows);
   return build.grouped(std::move(product), std::move(groups), tile, order_of_groups(machine, asked.order));
 }
 
