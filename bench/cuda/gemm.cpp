@@ -252,7 +252,7 @@ int main(int argc, char** argv) {
          "--parts", parts,
          "into which K of the last wave is cut: the fastest of these; 1: whole, 0: as the backend does")
       ->delimiter(',')
-      ->check(CLI::Range(0, 16))
+      ->check(CLI::Range(0, shingle::cuda::WorkCode::most_parts))
       ->capture_default_str();
   app.add_option("--repeat", repeat)->capture_default_str();
   app.add_option("--budget", budget_s, "seconds after which no further shape begins; 0: no bound")

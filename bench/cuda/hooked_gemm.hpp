@@ -167,7 +167,7 @@ class DealtWorks {
   /// decides. All other arguments must be set.
   void set(const GemmInstance& instance, GemmArgs& args, const std::vector<TileAt>& tiles, std::int32_t ctas,
            std::int64_t parts = 0) {
-    SharedTiles shared = shared_tiles(instance, args, tiles.size(), ctas);
+    SharedTiles shared = shared_tiles(instance, instance.splits, args, tiles.size(), ctas);
     if (parts > 0) {
       const std::int64_t cluster = instance.tile.cluster, units = std::ssize(tiles) / cluster;
       shared = {instance.splits == KSplit::all ? units : units % (ctas / cluster), parts};

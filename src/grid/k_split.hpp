@@ -5,7 +5,7 @@
 
 namespace shingle {
 
-/// How a kernel can cut K.
+/// How a kernel can cut K; later values include earlier ones.
 enum class KSplit : std::uint8_t {
   none,
   all,   ///< only all tiles alike

@@ -25,11 +25,6 @@ Problem random_slots(Dice& dice, int most_ranks = 6) {
   return problem;
 }
 
-std::shared_ptr<const Routing> random_choices(Dice& dice, const Problem& problem) {
-  return test::random_routing(dice, problem.world, problem.m * problem.experts.topk, problem.experts.count,
-                              problem.experts.topk, problem.traits().expert_split());
-}
-
 FusedParams merged_fused(Dice& dice, const Problem& problem) {
   auto fused = std::get<FusedParams>(test::random_params(dice, problem, Mechanism::fused));
   fused.helpers = test::chance(dice, 50) ? FusedParams::no_helpers : 0;
@@ -43,7 +38,7 @@ TEST(MergedSlots, AreRightForAnyRouting) {
     SCOPED_TRACE(i);
     const Problem problem = random_slots(dice);
     test::expect_right(problem, {SequentialParams{.slots = SlotOrder::merged}, merged_fused(dice, problem)},
-                       random_choices(dice, problem));
+                       test::random_choices(dice, problem));
   }
 }
 
@@ -144,7 +139,7 @@ TEST(MergedSlots, OnePlanServesAnyRouting) {
       Context context(*world, {.verify = true});
       const int declared = context.declare(problem, {params});
       for (int i = 0; i < 40; ++i) {
-        const auto choices = random_choices(dice, problem);
+        const auto choices = test::random_choices(dice, problem);
         const auto inputs = random_inputs(problem, static_cast<std::uint64_t>(i), Values::normal, choices);
         Workspace memory(*world, *inputs);
         memory.poison_outputs();

@@ -33,12 +33,6 @@ Problem random_slots(Dice& dice, int most_ranks = 8) {
   return problem;
 }
 
-/// What tokens choose: some ranks may have fewer tokens than m, or none.
-std::shared_ptr<const Routing> random_choices(Dice& dice, const Problem& problem) {
-  return test::random_routing(dice, problem.world, problem.m * problem.experts.topk, problem.experts.count,
-                              problem.experts.topk, problem.traits().expert_split());
-}
-
 Params random_form(Dice& dice, const Problem& problem) {
   if (test::chance(dice, 25)) return SequentialParams{};
   if (test::chance(dice, 25)) {
@@ -59,7 +53,7 @@ TEST(Slots, AreRightForAnyRouting) {
   for (int i = 0; i < 500 && !testing::Test::HasFailure(); ++i) {
     SCOPED_TRACE(i);
     const Problem problem = random_slots(dice);
-    test::expect_right(problem, {random_form(dice, problem)}, random_choices(dice, problem));
+    test::expect_right(problem, {random_form(dice, problem)}, test::random_choices(dice, problem));
   }
 }
 
@@ -70,7 +64,7 @@ TEST(Slots, SpanSeveralTilesEach) {
     if (problem.traits().chains()) problem.inner = 16;
     problem = with_m(problem, 700);
     for (int i = 0; i < 3; ++i) {
-      const auto choices = random_choices(dice, problem);
+      const auto choices = test::random_choices(dice, problem);
       const FusedParams clusters{.tile = {.rows = 32, .cols = 16, .order = {Raster::along_n, 4, 2, 1, 0}}};
       test::expect_right(problem,
                          {SequentialParams{}, ChunkedParams{}, SignalParams{},
@@ -235,7 +229,7 @@ TEST(Slots, OnePlanServesAnyRouting) {
       const Plan* const plan = &context.plan(declared, problem.m);
       std::vector<Call> calls;
       for (int i = 0; i < 100; ++i) {
-        const auto choices = random_choices(dice, problem);
+        const auto choices = test::random_choices(dice, problem);
         Call& call = calls.emplace_back();
         call.inputs = random_inputs(problem, static_cast<std::uint64_t>(i), Values::normal, choices);
         call.memory = std::make_unique<Workspace>(*world, *call.inputs);

@@ -113,6 +113,13 @@ void give_capacity(Source& draw, Problem& p, std::int64_t most_tokens) {
   p = with_m(p, draw.size(1, larger(most_tokens, 1)));
 }
 
+/// What the tokens of experts with a capacity choose: some ranks may have fewer tokens than m, or none.
+template <class Source>
+std::shared_ptr<const Routing> random_choices(Source& draw, const Problem& p) {
+  return random_routing(draw, p.world, p.m * p.experts.topk, p.experts.count, p.experts.topk,
+                        p.traits().expert_split());
+}
+
 template <class Source>
 Problem random_problem(Source& draw, const Limits& limits = {}) {
   Problem p;

@@ -188,7 +188,8 @@ std::unique_ptr<Command> make_command(const Context& context, const Gemm& step) 
   }
   args.early = context.launch.may_start_early && step.live.buffer < 0;
   const std::int32_t most = most_workers(step, context.plan.workers, args.early);
-  const SharedTiles shared = shared_tiles(*choice.instance, args, choice.positions.size(), most);
+  const SharedTiles shared =
+      shared_tiles(*choice.instance, k_split(step), args, choice.positions.size(), most);
   args.works = context.table_memory.put(deal(*choice.instance, args, order_of(tiling, false), most, shared));
   const std::vector<std::uint32_t> none(args.split.arrived_words(args), 0);
   args.split.arrived = const_cast<std::uint32_t*>(context.table_memory.put(none));

@@ -218,13 +218,13 @@ struct GemmInstance {
   cudaError_t (*load)() = nullptr;
 };
 
-/// Deals the tiles of a product, by position, to at most `ctas` CTAs of a kernel. Sets `works` of the result,
-/// and in `args` the number of works and positions, the CTAs and split-K, but no pointers. All else in `args`
-/// must be set. Throws InvalidArgument if there are too many tiles.
+/// Deals the tiles of a product, by position, to at most `ctas` CTAs of a kernel. Returns the works. Sets
+/// their number in `args`, and the positions, the CTAs and split-K, but no pointers. All else in `args` must
+/// be set. Throws InvalidArgument if there are too many tiles or parts.
 std::vector<GemmWork> deal(const GemmInstance& instance, GemmArgs& args, const std::vector<TileAt>& tiles,
                            std::int32_t ctas, const SharedTiles& shared);
-/// The tiles that CTAs of a kernel share, counted in clusters.
-SharedTiles shared_tiles(const GemmInstance& instance, const GemmArgs& args, std::size_t tiles,
+/// The tiles that CTAs of a kernel share, counted in clusters. `how`: what the product allows.
+SharedTiles shared_tiles(const GemmInstance& instance, KSplit how, const GemmArgs& args, std::size_t tiles,
                          std::int32_t ctas);
 
 /// Kernels around one of CUTLASS's main loops, which decides the GPUs that run them.

@@ -8,12 +8,11 @@
 
 namespace shingle::cuda {
 
-SharedTiles shared_tiles(const GemmInstance& instance, const GemmArgs& args, std::size_t tiles,
+SharedTiles shared_tiles(const GemmInstance& instance, KSplit how, const GemmArgs& args, std::size_t tiles,
                          std::int32_t ctas) {
   const std::int32_t cluster = instance.tile.cluster;
-  // as k_split() of lower/launch_rules.hpp
-  const KSplit how = args.sums.count > 0 && instance.splits == KSplit::some ? KSplit::all : instance.splits;
-  return shared_tiles(how, static_cast<std::int64_t>(tiles) / cluster, args.k, larger(ctas / cluster, 1));
+  return shared_tiles(std::min(how, instance.splits), static_cast<std::int64_t>(tiles) / cluster, args.k,
+                      larger(ctas / cluster, 1));
 }
 
 std::vector<GemmWork> deal(const GemmInstance& instance, GemmArgs& args, const std::vector<TileAt>& tiles,
@@ -23,9 +22,10 @@ std::vector<GemmWork> deal(const GemmInstance& instance, GemmArgs& args, const s
   const auto hands = shingle::deal(units, steps, ctas / cluster, shared);
   const bool far = std::ranges::any_of(
       tiles, [](const TileAt& tile) { return tile.m >= PackedTile::most_m || tile.n >= PackedTile::most_n; });
-  if (far || std::ssize(tiles) > WorkCode::most_positions || steps > KSteps::most)
-    throw InvalidArgument(
-        fmt::format("a GEMM of {} tiles with K = {} is too large for a kernel", tiles.size(), args.k));
+  if (far || std::ssize(tiles) > WorkCode::most_positions || steps > KSteps::most ||
+      shared.parts > WorkCode::most_parts)
+    throw InvalidArgument(fmt::format("a GEMM of {} tiles with K = {} in {} parts is too large for a kernel",
+                                      tiles.size(), args.k, shared.parts));
   const std::size_t rounds = std::ranges::max(hands, {}, &std::vector<TilePart>::size).size();
   const TilePart* const last = hands.back().empty() ? nullptr : &hands.back().back();
   args.ctas = static_cast<std::int32_t>(std::ssize(hands) * cluster);
