@@ -278,19 +278,25 @@ TEST_F(NcclTunerOnline, TunesNotWhereHostsHaveNowhereToMeet) {
 TEST_F(NcclTunerOnline, ReturnsToNcclsChoiceWhereTheProgramIsNoLongerSteady) {
   const Variable learn("SHINGLE_TUNER_LEARN", path.string());
   constexpr int steady = 560, wandered = 500;
-  program->ranks = 2;
-  std::vector<std::thread> threads;
-  for (const int rank : {0, 1})
-    threads.emplace_back([&, rank] {
-      Rank self(*program, plugin, id, rank, 2);
-      for (int i = 0; i < steady; ++i) self.iterate();
-      self.wander(wandered);
-    });
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(program->disagreements, 0u);
-  EXPECT_GT(changed(), 0) << "it had begun";
-  for (std::size_t i = 4 * steady + wandered / 2; i < 4 * steady + wandered; ++i)
-    ASSERT_EQ(program->told[i], nccls_choice) << i;
+  bool begun = false;  // on a loaded machine a search may not have
+  for (int run = 0; run < 5 && !begun; ++run) {
+    program = Program::make();
+    program->ranks = 2;
+    ++id;
+    std::vector<std::thread> threads;
+    for (const int rank : {0, 1})
+      threads.emplace_back([&, rank] {
+        Rank self(*program, plugin, id, rank, 2);
+        for (int i = 0; i < steady; ++i) self.iterate();
+        self.wander(wandered);
+      });
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(program->disagreements, 0u);
+    for (std::size_t i = 4 * steady + wandered / 2; i < 4 * steady + wandered; ++i)
+      ASSERT_EQ(program->told[i], nccls_choice) << i;
+    begun = changed() > 0;
+  }
+  EXPECT_TRUE(begun);
 }
 
 TEST_F(NcclTunerOnline, ChangesNothingWhereARankMakesOtherCalls) {
