@@ -28,8 +28,17 @@ namespace {
 // mechanism.
 constexpr double most_median = 0.05, most_p90 = 0.15, most_by_mechanism = 0.1;
 
+/// The number behind an option of the record's command; nothing without the option.
+std::optional<std::int64_t> option(const RecordRow& row, const std::string& name) {
+  const std::string& command = row.text("command");
+  const std::size_t at = command.find(name + " ");
+  if (at == std::string::npos) return {};
+  return std::stoll(command.substr(at + name.size() + 1));
+}
+
 /// The problem of a row. Records do not say whether B is transposed, that tokens of a causal ring are in a
-/// zigzag, or that rows of an all-to-all are routed at random; in bench/ it is always so.
+/// zigzag, or that rows of an all-to-all are routed at random; in bench/ it is always so. Of experts with a
+/// capacity, only the command says how many there are.
 Problem problem_of(const RecordRow& row) {
   const auto size = [&](const char* column) { return static_cast<std::int64_t>(row.number(column)); };
   Problem problem{.op = parse_op(row.text("op")), .world = static_cast<int>(size("world"))};
@@ -44,6 +53,16 @@ Problem problem_of(const RecordRow& row) {
     if (problem.op == Op::allgather_attention && problem.attention.causal)
       problem.row_order = RowOrder::zigzag;
   }
+  if (const auto capacity = option(row, "--capacity")) {
+    problem.transpose_b = row.text("command").find("--transpose-b") != std::string::npos;
+    problem.inner = size("inner");
+    problem.experts = {static_cast<std::int32_t>(option(row, "--experts").value_or(0)),
+                       static_cast<std::int32_t>(option(row, "--topk").value_or(0)),
+                       static_cast<std::int32_t>(*capacity)};
+    problem.routing = std::make_shared<Routing>(
+        Routing::slots(problem.sources(), problem.experts.count, *capacity, problem.traits().expert_split()));
+    return problem;
+  }
   if (problem.traits().routes() && !problem.traits().grouped) {
     const std::vector<std::int64_t> rows(static_cast<std::size_t>(problem.world), problem.m);
     problem.routing = std::make_shared<Routing>(make_routing(RoutingPattern::random, problem.world, rows, 0));
@@ -56,7 +75,8 @@ Problem problem_of(const RecordRow& row) {
 Params params_of(const cli::Contender& plan, const Problem& problem) {
   Params params = parse_params(plan.mechanism, plan.params);
   if (auto* fused = std::get_if<FusedParams>(&params))
-    if (problem.traits().reduces() && fused->sums == SumsIn::automatic) fused->sums = SumsIn::pass;
+    if (problem.traits().reduces() && !problem.traits().grouped && fused->sums == SumsIn::automatic)
+      fused->sums = SumsIn::pass;
   return params;
 }
 
@@ -104,7 +124,7 @@ class Repredicted {
   void add(const RecordRow& row) {
     if (row.text("median_us").empty()) return;
     const Problem problem = problem_of(row);
-    const bool incomplete = problem.traits().grouped || problem.traits().chains();
+    const bool incomplete = (problem.traits().grouped || problem.traits().chains()) && !problem.has_slots();
     const std::optional<Plan> plan = incomplete ? std::nullopt : plan_of(row, problem, machine_);
     if (!plan) {
       ++left_out_;
