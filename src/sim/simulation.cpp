@@ -307,6 +307,17 @@ bool Simulation::may_start_early(const LaneState& lane, std::size_t step) const 
   return launch && launch->may_start_early;
 }
 
+/// True if a kernel or messages of the lane follow an event of another lane, for which they wait. The time
+/// that a collective takes longer then is in lone_latency.
+bool Simulation::by_event(const LaneState& lane) const {
+  const Launch* const launch = launch_of(lane);
+  if (launch == nullptr || launch->event < 0) return false;
+  const auto& steps = lane_plan(lane).steps;
+  const auto next =
+      std::find_if_not(steps.begin() + static_cast<std::ptrdiff_t>(lane.step), steps.end(), synchronises);
+  return next != steps.end() && !std::holds_alternative<Collective>(*next);
+}
+
 bool Simulation::await(LaneState& lane, const Await& step) {
   if (!synced(lane)) return false;
   Count& awaited = count(step.counter);
@@ -319,7 +330,8 @@ bool Simulation::await(LaneState& lane, const Await& step) {
   if (lane.waiting) lane.cause = awaited.cause;
   const Lane& planned = lane_plan(lane);
   const bool polls = planned.kind == LaneKind::copy && planned.submission.prelaunched;
-  return delayed(lane, polls ? noisy(machine_.engine.poll_us) : 0);
+  if (polls) return delayed(lane, noisy(machine_.engine.poll_us));
+  return delayed(lane, lane.waiting && by_event(lane) ? noisy(machine_.sync_us + machine_.signal_us) : 0);
 }
 
 bool Simulation::notify(LaneState& lane, const Notify& step) {

@@ -150,6 +150,7 @@ class Simulation {
   const Launch* launch_of(const LaneState& lane, std::size_t step) const;
   bool may_start_early(const LaneState& lane, std::size_t step) const;
   std::int32_t most_workers(const LaneState& lane, const Step& step) const;
+  bool by_event(const LaneState& lane) const;
   bool await(LaneState& lane, const Await& step);
   bool notify(LaneState& lane, const Notify& step);
   void add(const CounterRef& at, std::int64_t value, std::int32_t epoch, Cause cause);

@@ -61,6 +61,17 @@ TEST(Simulate, SequentialIsTheSum) {
   EXPECT_DOUBLE_EQ(time(plan, curved), gemm_us + 60);
 }
 
+TEST(Simulate, AKernelBehindAnotherLanesEventBeginsLater) {
+  Machine gpu = machine();
+  gpu.sync_us = 2, gpu.signal_us = 0.5;
+  const auto edges_us = [&](Op op) {
+    const Plan plan = plan_sequential(problem(op), gpu).value();
+    return time(plan, gpu) - time(plan, machine());
+  };
+  EXPECT_NEAR(edges_us(Op::allgather_gemm), 2.5, 1e-9) << "the GEMM";
+  EXPECT_NEAR(edges_us(Op::gemm_allreduce), 0, 1e-9) << "a collective has lone_latency";
+}
+
 /// Two groups of five waves: the first is sent beside the second, the second at the end.
 TEST(Simulate, AGroupIsSentBesideTheNext) {
   const SignalParams params{.group_waves = {5, 5}};
