@@ -191,6 +191,17 @@ double Costs::wave_of_us(const Gemm& gemm, std::int64_t item, double k, std::int
              std::max(multiply_wave_us(gemm, k, workers, last), operands_us(machine_, rows + cols, k));
 }
 
+std::int64_t Costs::rounds(const Gemm& gemm, std::int64_t first, std::int64_t last,
+                           std::int32_t workers) const {
+  if (gemm.live.buffer < 0 || machine_.sync_us == 0) return 1;
+  const std::int64_t cluster = cluster_of(gemm);
+  std::vector<std::int64_t> taken(static_cast<std::size_t>(larger(workers / cluster, std::int64_t{1})), 0);
+  for (std::int64_t i = first; i < last; ++i)  // a cluster's first tile stands for all
+    if (i % cluster == 0 && live_tiles(gemm, i + 1) > live_tiles(gemm, i))
+      ++taken[static_cast<std::size_t>(i / cluster) % taken.size()];
+  return larger(std::ranges::max(taken), std::int64_t{1});
+}
+
 double Costs::store_gbps(const Step& step) const {
   const auto* gemm = std::get_if<Gemm>(&step);
   if (gemm == nullptr) return machine_.store_gbps;
@@ -214,9 +225,11 @@ double Costs::items_us(const Step& step, std::int64_t first, std::int64_t last, 
     for (std::int64_t i = first; i < last; ++i) {
       const TileRect rect = tile_of(*gemm, i).rect;
       if (rect.rows == 0 || rect.cols == 0) continue;  // phantom
-      const double one = machine_.whole_tiles
-                             ? wave_of_us(*gemm, i, k, workers)
-                             : multiply_us(rect.rows, rect.cols, grid.tile_rows, grid.tile_cols, k);
+      double one = machine_.whole_tiles
+                       ? wave_of_us(*gemm, i, k, workers)
+                       : multiply_us(rect.rows, rect.cols, grid.tile_rows, grid.tile_cols, k);
+      if (const std::int64_t more = rounds(*gemm, first, last, workers); more > 1)
+        one = std::max(one, static_cast<double>(more) * multiply_wave_us(*gemm, k, workers, false));
       const double us =
           gated * one / rate +
           store_again_us(stored_at(*gemm, rect.row), area(rect.rows, rect.cols) * width_of(gemm->out.slice));
@@ -264,15 +277,27 @@ ProductTile Costs::tile_of(const Gemm& gemm, std::int64_t item) const {
   return tile;
 }
 
+std::int64_t Costs::cluster_of(const Gemm& gemm) const {
+  return machine_.sync_us > 0 ? tiles_of_cluster(gemm.grid) : 1;
+}
+
 std::int64_t Costs::live_tiles(const Gemm& gemm, std::int64_t end) const {
-  if (gemm.live.buffer < 0)
-    return gemm.grid.tiles() == gemm.grid.positions() ? end : gemm.grid.tiles_before(end);
+  const TileGrid& grid = gemm.grid;
+  const bool counted = gemm.live.buffer >= 0;
+  if (!counted && grid.tiles() == grid.positions()) return end;
+  const std::int64_t cluster = cluster_of(gemm);
+  if (!counted && cluster == 1) return grid.tiles_before(end);
   std::vector<std::int64_t>& before = live_before_[&gemm];
   if (before.empty()) {
     before.push_back(0);
-    for (std::int64_t i = 0; i < gemm.grid.positions(); ++i) {
-      const TileRect rect = tile_of(gemm, i).rect;
-      before.push_back(before.back() + (rect.rows > 0 && rect.cols > 0 ? 1 : 0));
+    const auto holds = [&](std::int64_t position) {
+      const TileRect rect = tile_of(gemm, position).rect;
+      return rect.rows > 0 && rect.cols > 0;
+    };
+    for (std::int64_t first = 0; first < grid.positions(); first += cluster) {
+      bool any = false;
+      for (std::int64_t i = 0; i < cluster; ++i) any = any || holds(first + i);
+      for (std::int64_t i = 0; i < cluster; ++i) before.push_back(before.back() + (any ? 1 : 0));
     }
   }
   return before[static_cast<std::size_t>(end)];

@@ -39,6 +39,10 @@ class Costs {
   /// Delay until a sleeping host thread notices that its link is done. It is measured as the time of an empty
   /// alltoall. 0 unless links are emulated.
   double wake_us() const;
+  /// Tiles that one worker computes of those at positions [first, last), of which other workers compute as
+  /// many or fewer. On GPUs a product whose rows are counted deals all its tiles to its workers in turn,
+  /// before counts are known. So a worker may get several tiles with rows while others get none.
+  std::int64_t rounds(const Gemm& gemm, std::int64_t first, std::int64_t last, std::int32_t workers) const;
   /// Rate at which all workers of a rank store to others in this step. 0: the links' rate.
   double store_gbps(const Step& step) const;
   /// Time of a copy within a rank's memory.
@@ -52,8 +56,10 @@ class Costs {
   double merge_slots_us(const MergeSlots& step) const;
   /// A tile of a product, without the rows that are expected to have no token.
   ProductTile tile_of(const Gemm& gemm, std::int64_t item) const;
-  /// Tiles among the first `end` positions that take time: no phantoms, and with Gemm::live only those with
-  /// rows that are expected to have a token.
+  /// Tiles of a GPU's product that start together, and keep their workers until all are done; else 1.
+  std::int64_t cluster_of(const Gemm& gemm) const;
+  /// Positions among the first `end` that take a worker's time: no phantoms, and with Gemm::live only tiles
+  /// with rows that are expected to have a token. A cluster's tiles count if one of them does.
   std::int64_t live_tiles(const Gemm& gemm, std::int64_t end) const;
   /// Part of the rows of a pass that it is expected to store: slots may be empty.
   double filled(const Elementwise& step) const;

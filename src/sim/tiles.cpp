@@ -35,10 +35,11 @@ std::vector<const Placement*> stores_of(const Step& step) {
 /// Number of items in [first, last) that hold output: other tiles take no time. Tiles whose rows have no
 /// token still notify: if there are no others, they count as one.
 std::int64_t real_items(const Costs& costs, const Step& step, std::int64_t first, std::int64_t last) {
-  if (const auto* gemm = std::get_if<Gemm>(&step); gemm && gemm->live.buffer >= 0) {
+  if (const auto* gemm = std::get_if<Gemm>(&step)) {
+    const std::int64_t live = costs.live_tiles(*gemm, last) - costs.live_tiles(*gemm, first);
+    if (gemm->live.buffer < 0) return live;
     const std::int64_t tiles = gemm->grid.tiles_before(last) - gemm->grid.tiles_before(first);
-    return larger(costs.live_tiles(*gemm, last) - costs.live_tiles(*gemm, first),
-                  smaller(tiles, std::int64_t{1}));
+    return larger(live, smaller(tiles, std::int64_t{1}));
   }
   const TileGrid& grid = *grid_of(step);
   const auto* pass = std::get_if<Elementwise>(&step);

@@ -80,6 +80,37 @@ TEST(Simulate, SlotsWithoutTokensTakeNobodysTime) {
   }
 }
 
+/// Eight rows of ten tiles, of which every second has tokens: positions 0, 2, 4, …, dealt to ten workers.
+Plan every_second_row(const Machine& on) {
+  const Problem routed =
+      with_m({.op = Op::alltoall_grouped_gemm, .world = 2, .n = 100, .k = 50, .experts = {4, 2, 20}}, 20);
+  return plan_sequential(routed, on).value();
+}
+
+TEST(Simulate, TilesOfCountedRowsAreDealtBeforeTheyAreCounted) {
+  Machine on = machine();
+  on.order.swizzle = 8;  // down eight rows of tiles, then the next column
+  EXPECT_NEAR(simulate(every_second_row(on), on).computing_us[0], 40, 0.5) << "four waves of ten tiles";
+  on.sync_us = 1e-9;
+  EXPECT_NEAR(simulate(every_second_row(on), on).computing_us[0], 80, 0.5) << "half of the workers have none";
+}
+
+/// Three rows of tiles in clusters of two: the last row's tiles keep two workers each.
+TEST(Simulate, ClustersKeepTheirWorkersForPhantomTiles) {
+  Machine on = machine();
+  on.tiles = {{100, 10, 5, 0.1}};
+  const auto computing_us = [&](std::int64_t m) {
+    const Workload list{
+        2, DType::bf16, {{"product", m, 100, 50}}, {{"gather", CollectiveKind::allgather, 8}}};
+    const TileParams tile{100, 10, {.raster = Raster::along_m, .swizzle = 4, .cluster_m = 2}};
+    return simulate(plan_sequential(list, on, {.tile = tile}).value(), on).computing_us[0];
+  };
+  EXPECT_NEAR(computing_us(300), 30, 0.5);
+  on.sync_us = 1e-9;
+  EXPECT_NEAR(computing_us(300), 40, 0.5);
+  EXPECT_NEAR(computing_us(400), 40, 0.5);
+}
+
 TEST(Simulate, TilesWithoutTokensStillNotify) {
   // Orders in which some runs of tiles have none with a token.
   for (const Raster raster : {Raster::along_m, Raster::along_n})
