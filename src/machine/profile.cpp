@@ -259,7 +259,7 @@ const std::set<std::string> figures{"workers",       "collective_workers",
                                     "hooked_us",     "store_gbps",
                                     "early_kernels", "contention_samples",
                                     "throttle",      "parts_gbps",
-                                    "pass_us"};
+                                    "pass_us",       "load_us"};
 
 /// Checks that every figure has a source, and that every source belongs to a figure.
 void check_sources(const Json& json, const Machine& machine) {
@@ -310,6 +310,7 @@ Machine read(const Json& json) {
   machine.signal_us = fields.number({"signal_us"}, 0, most).value_or(0);
   machine.sync_us = fields.number({"sync_us"}, 0, most).value_or(0);
   machine.pass_us = fields.number({"pass_us"}, 0, most).value_or(0);
+  machine.load_us = fields.number({"load_us"}, 0, most).value_or(0);
   machine.early_kernels = fields.flag({"early_kernels"}).value_or(false);
   machine.lone_latency = fields.number({"lone_latency"}, 0, most).value_or(0);
   machine.whole_tiles = fields.flag({"whole_tiles"}).value_or(true);

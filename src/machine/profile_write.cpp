@@ -132,6 +132,7 @@ std::string to_json(const Machine& m) {
   if (m.signal_us > 0) json["signal_us"] = m.signal_us;
   if (m.sync_us > 0) json["sync_us"] = m.sync_us;
   if (m.pass_us > 0) json["pass_us"] = m.pass_us;
+  if (m.load_us > 0) json["load_us"] = m.load_us;
   if (m.early_kernels) json["early_kernels"] = true;
   if (m.lone_latency > 0) json["lone_latency"] = m.lone_latency;
   if (m.store_gbps > 0) json["store_gbps"] = m.store_gbps;

@@ -260,13 +260,13 @@ double Costs::adding_us(const Gemm& gemm, std::int64_t item, bool awaited) const
 }
 
 double Costs::assign_us(const AssignSlots& step) const {
-  return memory_us(bytes_of(step.slot_of) + bytes_of(step.row_of));
+  return memory_us(bytes_of(step.slot_of) + bytes_of(step.row_of)) + 2 * machine_.load_us;
 }
 
 double Costs::merge_slots_us(const MergeSlots& step) const {
   double bytes = bytes_of(step.slot_of);
   for (const Slice* made : outputs_of(step)) bytes += bytes_of(*made);
-  return memory_us(bytes);
+  return memory_us(bytes) + 2 * machine_.load_us;
 }
 
 ProductTile Costs::tile_of(const Gemm& gemm, std::int64_t item) const {
@@ -344,10 +344,13 @@ double Costs::pass_us(const Elementwise& step, std::int64_t item, std::int32_t w
   const double in_memory = bytes * static_cast<double>(larger(workers, 1)) / memory_bytes_per_us_;
   const double of_one = step.from.size() > 1 ? summing_gbps(machine_) : machine_.pass_gbps;
   const double gbps = of_one * workers_of_item(step);
-  if (gbps == 0) return in_memory + store_again_us({&step.to, 1}, written);
+  // The index, then the row that it names, also of slots without a token.
+  const double looked_up = std::ranges::any_of(step.from, is_indexed) ? 2 * machine_.load_us : 0;
+  if (gbps == 0) return std::max(in_memory, looked_up) + store_again_us({&step.to, 1}, written);
   // A kernel's worker stores to the second and later ranks itself; for host threads see store_again_us.
   const double more = machine_.contention.steals > 0 ? 0 : std::max(ranks_stored - 1, 0.0) * written;
-  return std::max((bytes + more) / (gbps * 1e3), in_memory) + store_again_us({&step.to, 1}, written);
+  return std::max({(bytes + more) / (gbps * 1e3), in_memory, looked_up}) +
+         store_again_us({&step.to, 1}, written);
 }
 
 /// Scores of the queries [first, first + rows) with some keys.

@@ -115,7 +115,8 @@ bool Simulation::compute(LaneState& lane, const Step& step) {
   double launch_us = gemm == nullptr && may_start_early(lane, lane.step) ? 0 : machine_.launch_us;
   if (delivers)  // its steps are one kernel, launched with the first one
     launch_us = follows_pass(lane_plan(lane), lane.step) ? machine_.pass_us : 0;
-  const double begins_us = launch_us + (gemm && !Costs::is_library(*gemm) ? machine_.hooked_us : 0);
+  double begins_us = launch_us + (gemm && !Costs::is_library(*gemm) ? machine_.hooked_us : 0);
+  if (gemm && gemm->live.buffer >= 0) begins_us += 2 * machine_.load_us;
   if (!has_parts(lane) && !delayed(lane, noisy(begins_us))) return false;
   if (lane.job == none) {
     Job job;

@@ -143,6 +143,7 @@ TEST(Profile, HoldsTopologyAndContention) {
   machine.reduce_gbps = 60.5;
   machine.parts_gbps = 7.5;
   machine.pass_us = 0.8;
+  machine.load_us = 0.7;
   machine.whole_tiles = false;
   machine.attention = {{{1024, 2048, 8, 128, true}, 0.5}, {{1024, 1024, 8, 64, false, true}, 0.75}};
   machine.library_rate = 1.02;
@@ -177,7 +178,7 @@ TEST(Profile, HoldsTopologyAndContention) {
                                  .moved = {1e8, 2e8}}};
   for (const char* of : {"workers", "ranks", "pass_gbps", "reduce_gbps", "parts_gbps", "topology",
                          "contention", "contention_samples", "whole_tiles", "early_kernels", "attention",
-                         "library_rate", "library_tail", "tiles", "pass_us"})
+                         "library_rate", "library_tail", "tiles", "pass_us", "load_us"})
     machine.sources.push_back({of, Origin::assumed, "a test"});
   EXPECT_EQ(machine_from_json(to_json(machine)), machine);
   EXPECT_EQ(json::parse(to_json(machine))["topology"]["node"]["gbps"], 400);

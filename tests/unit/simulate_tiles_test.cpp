@@ -95,6 +95,16 @@ TEST(Simulate, TilesOfCountedRowsAreDealtBeforeTheyAreCounted) {
   EXPECT_NEAR(simulate(every_second_row(on), on).computing_us[0], 80, 0.5) << "half of the workers have none";
 }
 
+TEST(Simulate, KernelsLookUpSlotsAndCounts) {
+  Machine on = machine();
+  on.sync_us = 1e-9;
+  const Plan plan = every_second_row(on);
+  const double free = time(plan, on);
+  on.load_us = 10;
+  // Two each: of ids, in two rounds of tiles of slots, and of counts.
+  EXPECT_NEAR(time(plan, on) - free, 2 * 10 + 2 * 2 * 10 + 2 * 10, 1);
+}
+
 /// Three rows of tiles in clusters of two: the last row's tiles keep two workers each.
 TEST(Simulate, ClustersKeepTheirWorkersForPhantomTiles) {
   Machine on = machine();

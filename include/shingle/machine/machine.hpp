@@ -119,6 +119,8 @@ struct Machine {
                        ///< they are none, and cost nothing beyond signal_us
   double pass_us = 0;  ///< each pass beyond the first of a delivery, which is one kernel (GPUs): from the end
                        ///< of the pass before it to its first items
+  double load_us = 0;  ///< a load whose address another load gives, in kernels that look up rows or counts on
+                       ///< the device (GPUs)
   bool early_kernels = false;  ///< a step may start before the step in front of it ends, unless it reads that
                                ///< step's output (GPUs: programmatic dependent launch)
   double lone_latency = 0;  ///< added latency of a collective that does not directly follow another one, as
