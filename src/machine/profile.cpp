@@ -84,11 +84,14 @@ std::vector<Element> read_list(const Fields& fields, const char* key, Element (*
 }
 
 TileRate read_tile(const Json& json) {
-  allow_only(json, {"rows", "cols", "fixed_us", "us_per_k", "store_gbps"});
+  allow_only(json, {"rows", "cols", "fixed_us", "us_per_k", "store_gbps", "alone_store_gbps"});
   const Fields fields(json);
-  return {count(fields, "rows", 1), count(fields, "cols", 1),
-          fields.number({"fixed_us"}, 0, most).value_or(0), positive(fields, "us_per_k"),
-          fields.number({"store_gbps"}, 0, most).value_or(0)};
+  return {count(fields, "rows", 1),
+          count(fields, "cols", 1),
+          fields.number({"fixed_us"}, 0, most).value_or(0),
+          positive(fields, "us_per_k"),
+          fields.number({"store_gbps"}, 0, most).value_or(0),
+          fields.number({"alone_store_gbps"}, 0, most).value_or(0)};
 }
 
 AttentionRate read_attention(const Json& json) {

@@ -153,6 +153,7 @@ std::string to_json(const Machine& m) {
     json["tiles"].push_back(
         {{"rows", t.rows}, {"cols", t.cols}, {"fixed_us", t.fixed_us}, {"us_per_k", t.us_per_k}});
     if (t.store_gbps > 0) json["tiles"].back()["store_gbps"] = t.store_gbps;
+    if (t.alone_store_gbps > 0) json["tiles"].back()["alone_store_gbps"] = t.alone_store_gbps;
   }
   for (const auto& [of, rate] : m.attention) {
     ordered_json one{{"queries", of.queries}, {"keys", of.keys}, {"heads", of.heads}};

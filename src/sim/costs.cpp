@@ -202,9 +202,12 @@ std::int64_t Costs::rounds(const Gemm& gemm, std::int64_t first, std::int64_t la
   return larger(std::ranges::max(taken), std::int64_t{1});
 }
 
-double Costs::store_gbps(const Step& step) const {
+double Costs::store_gbps(const Step& step, std::int32_t workers) const {
   const auto* gemm = std::get_if<Gemm>(&step);
   if (gemm == nullptr) return machine_.store_gbps;
+  // The warps that multiplied a worker's only tile store it, and no load of another tile waits for them.
+  if (machine_.sync_us > 0 && live_tiles(*gemm, gemm->grid.positions()) <= workers)
+    return machine_.store_gbps;
   const std::int64_t cols =
       gemm->epilogue.activation == Activation::swiglu ? 2 * gemm->grid.tile_cols : gemm->grid.tile_cols;
   const TileRate* least = nullptr;  // the smallest tile that holds the step's
@@ -212,6 +215,8 @@ double Costs::store_gbps(const Step& step) const {
     if (tile.rows >= gemm->grid.tile_rows && tile.cols >= cols &&
         (least == nullptr || area(tile.rows, tile.cols) < area(least->rows, least->cols)))
       least = &tile;
+  if (least != nullptr && least->alone_store_gbps > 0 && cluster_of(*gemm) == 1)
+    return least->alone_store_gbps;
   return least != nullptr && least->store_gbps > 0 ? least->store_gbps : machine_.store_gbps;
 }
 

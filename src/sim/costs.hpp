@@ -43,8 +43,9 @@ class Costs {
   /// many or fewer. On GPUs a product whose rows are counted deals all its tiles to its workers in turn,
   /// before counts are known. So a worker may get several tiles with rows while others get none.
   std::int64_t rounds(const Gemm& gemm, std::int64_t first, std::int64_t last, std::int32_t workers) const;
-  /// Rate at which all workers of a rank store to others in this step. 0: the links' rate.
-  double store_gbps(const Step& step) const;
+  /// Rate at which all workers of a rank store to others in this step, which takes at most `workers` of them.
+  /// 0: the links' rate.
+  double store_gbps(const Step& step, std::int32_t workers) const;
   /// Time of a copy within a rank's memory.
   double memory_us(double bytes) const;
 

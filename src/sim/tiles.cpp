@@ -386,7 +386,7 @@ std::int32_t Simulation::move(Index at, bool loads) {
   const Job& job = jobs_[static_cast<std::size_t>(batch.job)];
   const Pass& pass = passes_[static_cast<std::size_t>(job.pass)];
   LaneState& lane = lanes_[static_cast<std::size_t>(job.lane)];
-  const double gbps = loads ? 0 : costs_.store_gbps(*pass.step);
+  const double gbps = loads ? 0 : costs_.store_gbps(*pass.step, job.most);
   const double longer = gbps > 0 ? std::max(machine_.link.gbps / gbps, 1.0) : 1;
   std::vector<double> bytes(plan_.ranks.size(), 0);
   for (std::int64_t item = batch.first; item < batch.last; ++item)

@@ -148,7 +148,7 @@ TEST(Profile, HoldsTopologyAndContention) {
   machine.attention = {{{1024, 2048, 8, 128, true}, 0.5}, {{1024, 1024, 8, 64, false, true}, 0.75}};
   machine.library_rate = 1.02;
   machine.library_tail = 0.5;
-  machine.tiles = {{128, 256, 1.5, 0.01, 0}, {64, 128, 0.5, 0.005, 190}};
+  machine.tiles = {{128, 256, 1.5, 0.01, 0}, {64, 128, 0.5, 0.005, 190, 180}};
   machine.topology = {
       .pair = {200, 3}, .pair_ranks = 4, .ranks_per_node = 8, .node = {400, 5}, .serial = true};
   machine.contention = {.memory_share = 0.25,

@@ -200,8 +200,23 @@ TEST(Simulate, AWorkerHasOneTileOnItsWay) {
   by_tile.store_gbps = 0;
   by_tile.tiles.front().store_gbps = gpu.store_gbps;
   EXPECT_DOUBLE_EQ(time(plan, by_tile), time(plan, gpu)) << "a rate of these tiles";
+  std::swap(by_tile.tiles.front().alone_store_gbps, by_tile.tiles.front().store_gbps);
+  EXPECT_DOUBLE_EQ(time(plan, by_tile), time(plan, gpu)) << "a rate outside clusters";
   gpu.store_gbps = 2;
   EXPECT_DOUBLE_EQ(time(plan, gpu), free) << "no faster than the link";
+}
+
+TEST(Simulate, OnlyTilesDoNotStoreAtTheRateOfTheirTiles) {
+  Machine gpu = machine(), slow = gpu;
+  gpu.sync_us = slow.sync_us = 1e-9;
+  slow.tiles.front().store_gbps = slow.tiles.front().alone_store_gbps = 0.1;
+  const auto slower = [&](std::int64_t m) {
+    const Problem product{.op = Op::gemm_reducescatter, .world = 2, .m = m, .n = 50, .k = 50};
+    const Plan plan = plan_fused(product, gpu, {.helpers = FusedParams::no_helpers}).value();
+    return time(plan, slow) - time(plan, gpu);
+  };
+  EXPECT_DOUBLE_EQ(slower(20), 0) << "ten workers have one tile each";
+  EXPECT_GT(slower(40), 10) << "no next tile's loads wait for the stores of an only tile";
 }
 
 /// Half of ten waves leave, each in half the time of the next one.

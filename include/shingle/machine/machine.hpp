@@ -42,6 +42,9 @@ struct TileRate {
   /// Machine::store_gbps of a product with such tiles; 0: the machine's. Stores of some tiles are not paced,
   /// and delay the product where the link cannot take them.
   double store_gbps = 0;
+  /// As above, if the tiles do not come in clusters. Each worker then loads its columns of B itself, so that
+  /// stores to other ranks wait for more loads. 0: as in clusters.
+  double alone_store_gbps = 0;
 
   double us(double k) const { return fixed_us + k * us_per_k; }
   bool operator==(const TileRate&) const = default;
