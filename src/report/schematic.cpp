@@ -96,7 +96,9 @@ double cost_us(const Plan& plan, const Segment& segment, const UnitCosts& costs)
   if (const auto* pass = std::get_if<Elementwise>(&step)) {
     const auto tiles = row_wise(*pass) ? std::max<std::int64_t>(pass->grid.tiles_n(), 1) : 1;
     return costs.pass_us * elements(pass->grid, segment.first * tiles, segment.last * tiles) *
-           (pass->from.size() == 1 && is_indexed(pass->from.front()) ? filled(plan) : 1);
+           (pass->from.size() == 1 && is_indexed(pass->from.front()) && pass->factors == Slice{}
+                ? filled(plan)
+                : 1);
   }
   if (const auto* assign = std::get_if<AssignSlots>(&step)) return costs.pass_us * size_of(assign->row_of);
   if (const auto* merge = std::get_if<MergeSlots>(&step)) return costs.pass_us * size_of(merge->slot_of);

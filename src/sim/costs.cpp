@@ -191,15 +191,19 @@ double Costs::wave_of_us(const Gemm& gemm, std::int64_t item, double k, std::int
              std::max(multiply_wave_us(gemm, k, workers, last), operands_us(machine_, rows + cols, k));
 }
 
-std::int64_t Costs::rounds(const Gemm& gemm, std::int64_t first, std::int64_t last,
-                           std::int32_t workers) const {
+double Costs::uneven(const Gemm& gemm, std::int32_t workers) const {
   if (gemm.live.buffer < 0 || machine_.sync_us == 0) return 1;
-  const std::int64_t cluster = cluster_of(gemm);
+  double& ratio = uneven_[{&gemm, workers}];
+  if (ratio > 0) return ratio;
+  const std::int64_t cluster = cluster_of(gemm), positions = gemm.grid.positions();
   std::vector<std::int64_t> taken(static_cast<std::size_t>(larger(workers / cluster, std::int64_t{1})), 0);
-  for (std::int64_t i = first; i < last; ++i)  // a cluster's first tile stands for all
-    if (i % cluster == 0 && live_tiles(gemm, i + 1) > live_tiles(gemm, i))
+  for (std::int64_t i = 0; i < positions; i += cluster)  // a cluster's first tile stands for all
+    if (live_tiles(gemm, i + 1) > live_tiles(gemm, i))
       ++taken[static_cast<std::size_t>(i / cluster) % taken.size()];
-  return larger(std::ranges::max(taken), std::int64_t{1});
+  const std::int64_t even =
+      ceil_div(live_tiles(gemm, positions), cluster * static_cast<std::int64_t>(taken.size()));
+  ratio = static_cast<double>(std::ranges::max(taken)) / static_cast<double>(larger(even, std::int64_t{1}));
+  return ratio = std::max(ratio, 1.0);
 }
 
 double Costs::store_gbps(const Step& step, std::int32_t workers) const {
@@ -233,8 +237,8 @@ double Costs::items_us(const Step& step, std::int64_t first, std::int64_t last, 
       double one = machine_.whole_tiles
                        ? wave_of_us(*gemm, i, k, workers)
                        : multiply_us(rect.rows, rect.cols, grid.tile_rows, grid.tile_cols, k);
-      if (const std::int64_t more = rounds(*gemm, first, last, workers); more > 1)
-        one = std::max(one, static_cast<double>(more) * multiply_wave_us(*gemm, k, workers, false));
+      if (const double more = uneven(*gemm, workers); more > 1)
+        one = std::max(one, more * multiply_wave_us(*gemm, k, workers, false));
       const double us =
           gated * one / rate +
           store_again_us(stored_at(*gemm, rect.row), area(rect.rows, rect.cols) * width_of(gemm->out.slice));
@@ -309,7 +313,8 @@ std::int64_t Costs::live_tiles(const Gemm& gemm, std::int64_t end) const {
 }
 
 double Costs::filled(const Elementwise& step) const {
-  if (step.from.size() != 1 || !is_indexed(step.from.front())) return 1;
+  // Sums of choices have as many rows as there are tokens.
+  if (step.from.size() != 1 || !is_indexed(step.from.front()) || step.factors != Slice{}) return 1;
   const Problem& problem = plan_.problem();
   // A pass over merged slots has those of all ranks.
   const std::int64_t sources =

@@ -39,10 +39,10 @@ class Costs {
   /// Delay until a sleeping host thread notices that its link is done. It is measured as the time of an empty
   /// alltoall. 0 unless links are emulated.
   double wake_us() const;
-  /// Tiles that one worker computes of those at positions [first, last), of which other workers compute as
-  /// many or fewer. On GPUs a product whose rows are counted deals all its tiles to its workers in turn,
-  /// before counts are known. So a worker may get several tiles with rows while others get none.
-  std::int64_t rounds(const Gemm& gemm, std::int64_t first, std::int64_t last, std::int32_t workers) const;
+  /// Tiles of the worker that has most, over those that it would have if all had equally many. On GPUs a
+  /// product whose rows are counted deals all its tiles to its workers in turn, before counts are known. So a
+  /// worker may get several tiles with rows while others get none.
+  double uneven(const Gemm& gemm, std::int32_t workers) const;
   /// Rate at which all workers of a rank store to others in this step, which takes at most `workers` of them.
   /// 0: the links' rate.
   double store_gbps(const Step& step, std::int32_t workers) const;
@@ -101,7 +101,8 @@ class Costs {
   double memory_bytes_per_us_, us_per_flop_;
   // Cache of wave_of_us(), by step, workers and wave
   mutable std::map<std::tuple<const Gemm*, std::int32_t, std::int64_t>, double> waves_;
-  mutable std::map<const Gemm*, std::vector<std::int64_t>> live_before_;  // cache of live_tiles()
+  mutable std::map<const Gemm*, std::vector<std::int64_t>> live_before_;   // cache of live_tiles()
+  mutable std::map<std::pair<const Gemm*, std::int32_t>, double> uneven_;  // cache of uneven()
   // Cache of attention_flop_us(): the last step's
   mutable std::pair<const void*, double> attention_{};
   mutable std::map<std::pair<const Step*, std::int32_t>, double> shares_;  // cache of memory_share()
