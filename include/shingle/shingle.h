@@ -184,8 +184,8 @@ typedef struct shingle_operator {
   /// "gemm", "gemm+allreduce", "gemm+reducescatter", "allgather+gemm", "gemm+alltoall", "alltoall+gemm",
   /// "mlp", "gemm+allgather+gemm", "attention+reducescatter", "ulysses-attention", "allgather+attention",
   /// "attention-backward", "alltoall+grouped-gemm", "grouped-gemm+alltoall", "moe",
-  /// "allgather+grouped-gemm", "grouped-gemm+reducescatter", "moe-tp", "allgather", "reducescatter",
-  /// "allreduce" or "alltoall".
+  /// "allgather+grouped-gemm", "grouped-gemm+reducescatter", "moe-tp", "grouped-gemm+allreduce",
+  /// "moe+allreduce", "allgather", "reducescatter", "allreduce" or "alltoall".
   const char* op;
   int64_t m;      ///< the largest m of a call; all-to-alls: rows of the rank that sends most; experts:
                   ///< tokens of the rank that has most
@@ -210,9 +210,11 @@ typedef struct shingle_operator {
   /// same operator may be declared with several, to measure which is fastest.
   const char* mechanism;
   /// Grouped products, moe and moe-tp: experts of all ranks. Rank r has the r-th part of them. With
-  /// tensor-parallel experts (allgather+grouped-gemm, grouped-gemm+reducescatter, moe-tp) it has a slice of
-  /// each: some columns of a weight whose tokens are gathered, some rows of a weight whose products are
-  /// summed over ranks. n, k and inner are those of the slice.
+  /// tensor-parallel experts (allgather+grouped-gemm, grouped-gemm+reducescatter, moe-tp,
+  /// grouped-gemm+allreduce, moe+allreduce) it has a slice of each: some columns of a weight whose tokens are
+  /// gathered, some rows of a weight whose products are summed over ranks. n, k and inner are those of the
+  /// slice. In the last two all ranks have the same m tokens: these, SHINGLE_TOPK_IDS and
+  /// SHINGLE_TOPK_WEIGHTS must be equal on all ranks, and so is the sum.
   int32_t experts;
   int32_t topk;         ///< the same: experts of a token
   int32_t returns_lse;  ///< 1, allgather+attention: SHINGLE_OUT_LSE is an output too
@@ -294,7 +296,8 @@ typedef struct shingle_matrix {
   int32_t reserved;  ///< 0
 } shingle_matrix;
 
-/// Destinations of the rows of an all-to-all, or of tokens.
+/// Destinations of the rows of an all-to-all, or of tokens. Where all ranks have the same tokens
+/// (grouped-gemm+allreduce, moe+allreduce), entry 0 of both arrays is that of all ranks, and the only one.
 typedef struct shingle_routing {
   size_t struct_size;
   const int64_t* rows;  ///< [rank] number of rows that the rank sends

@@ -11,10 +11,10 @@
 
 namespace shingle {
 
-/// Every rank sends all of its rows to the first destination. No other routing of so many rows needs a larger
-/// arena.
+/// Every source sends all of its rows to the first destination. No other routing of so many rows needs a
+/// larger arena.
 inline std::shared_ptr<const Routing> all_to_first(const Problem& largest) {
-  std::vector table(static_cast<std::size_t>(largest.world),
+  std::vector table(static_cast<std::size_t>(largest.sources()),
                     std::vector<std::int32_t>(static_cast<std::size_t>(largest.m * largest.choices()), 0));
   return std::make_shared<const Routing>(
       largest.traits().grouped

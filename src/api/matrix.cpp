@@ -47,8 +47,8 @@ void require_same_tokens(const Problem& problem, std::span<const CallMatrix> mat
   if (!problem.has_slots()) return;
   for (const CallMatrix& one : matrices)
     for (const CallMatrix& ids : matrices)
-      if (ids.role == Role::topk_ids && ids.rank == one.rank && counts_tokens(problem, one.role) &&
-          ids.memory.rows != one.memory.rows)
+      if (ids.role == Role::topk_ids && problem.source_of(ids.rank) == problem.source_of(one.rank) &&
+          counts_tokens(problem, one.role) && ids.memory.rows != one.memory.rows)
         throw wrong_matrix(one.rank, one.role,
                            fmt::format("{} rows given, but topk_ids has {}",
                                        one.memory.rows < 0 ? problem.m : one.memory.rows,

@@ -16,8 +16,9 @@ namespace shingle {
 void require_fits(const Work& work, int rank, Role role, const MatrixView& matrix, bool of_call = false);
 /// The part that does not need a view.
 void require_role(const Work& work, int rank, Role role);
-/// Throws InvalidArgument unless all matrices of a rank that have a row for each token have as many. Only of
-/// experts with a capacity may they have fewer than the problem.
+/// Throws InvalidArgument unless all matrices of a rank that have a row for each token have as many; those of
+/// all ranks, if these have the same tokens. Only of experts with a capacity may they have fewer than the
+/// problem.
 void require_same_tokens(const Problem& problem, std::span<const CallMatrix> matrices);
 
 /// What is wrong with a matrix, as an exception: "matrix 'a' of rank 0: …".

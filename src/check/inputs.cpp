@@ -31,8 +31,10 @@ std::int64_t exact_limit(const Problem& problem) {
 }
 
 /// True if a role's matrix is the same on all ranks. This holds for parameters of a summed or routed result,
-/// and for the residual of a whole result.
+/// for the residual of a whole result, and for tokens that all ranks have.
 bool replicated(const Problem& problem, Role role) {
+  if (role == Role::topk_ids || role == Role::topk_weights) return problem.traits().replicates_tokens();
+  if (role == Role::a && problem.traits().takes_tokens()) return problem.traits().replicates_tokens();
   if (problem.traits().chains() &&
       (role == Role::b || role == Role::bias))  // of an mlp: parameters of the rank's inner columns
     return problem.op == Op::gemm_allgather_gemm;
@@ -74,8 +76,9 @@ class RandomInputs : public Inputs {
       return static_cast<std::int32_t>(
           mixed(state(rank, Role::topk_ids) + first_index(Role::topk_ids, rank, token, choice) * golden) %
           static_cast<std::uint64_t>(experts.count));
-    const std::int64_t tokens = choices_->rows(rank) / experts.topk;
-    return token < tokens ? choices_->dest(rank, choice * tokens + token) : -1;
+    const int source = problem().source_of(rank);
+    const std::int64_t tokens = choices_->rows(source) / experts.topk;
+    return token < tokens ? choices_->dest(source, choice * tokens + token) : -1;
   }
 
   std::uint64_t seed_;

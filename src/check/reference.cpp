@@ -218,7 +218,7 @@ std::vector<ARows> tokens_of(const Problem& p, std::span<const Routing::Row> row
   return found;
 }
 
-/// The choices of a rank's tokens [first, first + rows) that an expert takes, each with its row by expert.
+/// The choices of a source's tokens [first, first + rows) that an expert takes, each with its row by expert.
 struct RoutedChoice {
   TokenChoice of;
   std::int64_t by_expert = 0;
@@ -239,22 +239,23 @@ std::vector<RoutedChoice> choices_of(const Inputs& inputs, int source, int exper
   }
   for (std::int64_t choice = 0; choice < p.experts.topk; ++choice)
     for (std::int64_t token = first; token < first + rows; ++token)
-      if (const std::int64_t routed = choice * p.out_rows(source) + token;
+      if (const std::int64_t routed = choice * (routing.rows(source) / p.choices()) + token;
           routing.dest(source, routed) == expert)
         found.push_back({{token, choice}, base + routing.count_before(source, expert, routed)});
   return found;
 }
 
-/// Adds the weighed products of a panel's tokens, which `source` owns. Returns their mean square.
-double add_choices(const Inputs& inputs, const Panel& panel, int source, std::vector<double>& x) {
+/// Adds the weighed products of a panel's tokens, which `owner` has. Returns their mean square.
+double add_choices(const Inputs& inputs, const Panel& panel, int owner, std::vector<double>& x) {
   const Problem& p = inputs.problem();
   const Routing& routing = *p.routing;
+  const int source = p.source_of(owner);
   const std::int64_t first = panel.row - p.out_runs(source).front().global_row;
   double mean_square = 0;
   const auto add = [&](int expert, int holder, const std::vector<RoutedChoice>& chosen) {
     std::vector<ARows> rows;
     for (const auto& [of, by_expert] : chosen)
-      rows.push_back(p.traits().before ? ARows{source, of.token, 1} : ARows{holder, by_expert, 1});
+      rows.push_back(p.traits().takes_tokens() ? ARows{source, of.token, 1} : ARows{holder, by_expert, 1});
     std::vector<double> products(rows.size() * static_cast<std::size_t>(p.n));
     const double square = add_products(inputs, rows, holder, routing.weight_of(expert), products);
     for (std::size_t row = 0; row < chosen.size(); ++row) {
@@ -332,7 +333,9 @@ std::vector<Panel> make_panels(const Problem& problem, std::span<const int> rank
       if (!panel.readers.empty()) panels.push_back(std::move(panel));
     }
   };
-  if (problem.traits().combines()) {
+  if (problem.traits().replicates_tokens()) {
+    cut(0, problem.m, {0}, ranks);
+  } else if (problem.traits().combines()) {
     for (const int& rank : ranks) {
       const GlobalRun tokens = problem.out_runs(rank).front();
       cut(tokens.global_row, tokens.rows, {rank}, {&rank, 1});

@@ -11,7 +11,7 @@ namespace {
 
 using enum CollectiveKind;
 
-constexpr std::array<OperatorTraits, 22> rows{{
+constexpr std::array<OperatorTraits, 24> rows{{
     {.op = Op::gemm, .name = "gemm", .products = 1},
     {.op = Op::gemm_allreduce, .name = "gemm+allreduce", .after = allreduce, .products = 1},
     {.op = Op::gemm_reducescatter, .name = "gemm+reducescatter", .after = reducescatter, .products = 1},
@@ -45,6 +45,12 @@ constexpr std::array<OperatorTraits, 22> rows{{
      .after = reducescatter,
      .products = 2,
      .grouped = true},
+    {.op = Op::grouped_gemm_allreduce,
+     .name = "grouped-gemm+allreduce",
+     .after = allreduce,
+     .products = 1,
+     .grouped = true},
+    {.op = Op::moe_allreduce, .name = "moe+allreduce", .after = allreduce, .products = 2, .grouped = true},
     {.op = Op::attention_reducescatter,
      .name = "attention+reducescatter",
      .after = reducescatter,

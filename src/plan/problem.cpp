@@ -100,7 +100,7 @@ void validate_experts(const Problem& p) {
                           name(p.op))
             : fmt::format("{} has a part of the experts on each rank: its routing must be split by expert",
                           name(p.op)));
-  for (int rank = 0; rank < p.world && !p.has_slots(); ++rank)
+  for (int rank = 0; rank < p.sources() && !p.has_slots(); ++rank)
     if (p.routing->rows(rank) % e.topk != 0)
       throw InvalidArgument(fmt::format("rank {} routes {} rows, which is no multiple of topk = {}", rank,
                                         p.routing->rows(rank), e.topk));
@@ -144,13 +144,17 @@ void Problem::validate() const {
     throw InvalidArgument(traits().routes() ? fmt::format("{} needs a routing", name(op))
                                             : "only all-to-alls and experts take a routing");
   if (routing) {
-    if (routing->world() != world)
-      throw InvalidArgument(fmt::format("the routing has {} ranks, the world {}", routing->world(), world));
+    if (routing->world() != sources())
+      throw InvalidArgument(
+          traits().replicates_tokens()
+              ? fmt::format("the routing has {} ranks, but {} needs one source: all ranks have its tokens",
+                            routing->world(), name(op))
+              : fmt::format("the routing has {} ranks, the world {}", routing->world(), world));
     if (!traits().grouped && routing->experts() != world)
       throw InvalidArgument(fmt::format("{} sends rows to ranks, but the routing has experts", name(op)));
     if (traits().grouped) validate_experts(*this);
     std::int64_t most = 0;
-    for (int r = 0; r < world; ++r) most = larger(most, routing->rows(r) / choices());
+    for (int r = 0; r < sources(); ++r) most = larger(most, routing->rows(r) / choices());
     if (most != m && !has_slots())
       throw InvalidArgument(fmt::format("m = {}, but the routing's largest rank has {} {}", m, most,
                                         traits().grouped ? "tokens" : "rows"));
@@ -191,9 +195,9 @@ void Problem::validate() const {
 }
 
 std::int64_t Problem::a_rows(int rank) const {
-  if (traits().grouped && !traits().before) return routing->received(rank);
+  if (traits().grouped && !traits().takes_tokens()) return routing->received(rank);
   if (has_slots()) return m;
-  if (traits().routes()) return routing->rows(rank) / choices();
+  if (traits().routes()) return routing->rows(source_of(rank)) / choices();
   if (!traits().shards_a()) return m;
   std::int64_t rows = 0;
   for (const GlobalRun& run : shard_runs(rank)) rows += run.rows;
@@ -211,13 +215,14 @@ std::int64_t Problem::out_rows(int rank) const {
 
 std::int64_t Problem::global_rows() const {
   if (!traits().routes()) return m;
-  if (has_slots() && traits().after) return m * world;
-  return routing->global_base(world) / (traits().after ? choices() : 1);
+  if (has_slots() && traits().after) return m * sources();
+  return routing->global_base(sources()) / (traits().after ? choices() : 1);
 }
 
 GlobalRun Problem::token_run(int rank) const {
-  if (has_slots()) return {0, rank * m, m};
-  return {0, routing->global_base(rank) / choices(), routing->rows(rank) / choices()};
+  const int source = source_of(rank);
+  if (has_slots()) return {0, source * m, m};
+  return {0, routing->global_base(source) / choices(), routing->rows(source) / choices()};
 }
 
 GlobalRun Problem::expert_run(int rank) const {
@@ -281,7 +286,7 @@ std::vector<GlobalRun> Problem::shard_runs(int rank) const {
 
 std::vector<GlobalRun> Problem::a_runs(int rank) const {
   if (traits().shards_a()) return shard_runs(rank);
-  if (traits().grouped && !traits().before) return {expert_run(rank)};
+  if (traits().grouped && !traits().takes_tokens()) return {expert_run(rank)};
   if (traits().routes()) return {token_run(rank)};
   return {{0, 0, m}};
 }
@@ -325,7 +330,7 @@ Problem with_m(Problem problem, std::int64_t m) {
   Experts& experts = problem.experts;
   experts.capacity = static_cast<std::int32_t>(smaller(experts.capacity, m * experts.topk));
   problem.routing = std::make_shared<const Routing>(
-      Routing::slots(problem.world, experts.count, experts.capacity, problem.traits().expert_split()));
+      Routing::slots(problem.sources(), experts.count, experts.capacity, problem.traits().expert_split()));
   return problem;
 }
 

@@ -71,7 +71,8 @@ Shape shape_of(const Problem& problem, Role role, int rank) {
 bool counts_tokens(const Problem& problem, Role role) {
   if (!problem.has_slots()) return false;
   return role == Role::topk_ids || role == Role::topk_weights ||
-         (role == Role::a && problem.traits().before) || (role == Role::out && problem.traits().combines());
+         (role == Role::a && problem.traits().takes_tokens()) ||
+         (role == Role::out && problem.traits().combines());
 }
 
 std::vector<Role> roles_of(const Workload&) {

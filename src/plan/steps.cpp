@@ -41,7 +41,8 @@ const Slice* matrix_of_tokens(const Plan& plan, const Elementwise& pass) {
   };
   if (counted(pass.to)) return &pass.to.slice;
   const auto found = std::ranges::find_if(pass.from, counted);
-  return found == pass.from.end() ? nullptr : &found->slice;
+  if (found != pass.from.end()) return &found->slice;
+  return pass.factors.buffer >= 0 && counted({pass.factors}) ? &pass.factors : nullptr;
 }
 
 std::int32_t queue_of(const Step& step) {

@@ -78,15 +78,21 @@ class Layers {
   /// Routed experts: a rank has some of them whole, or its part of each (options.ep = 1).
   void experts() {
     const bool sliced = options_.ep == 1 && options_.tp > 1;
+    const bool replicated = sliced && !options_.sequence_parallel;  // all ranks have all tokens
     const std::int64_t inner = sliced ? share("ffn size of an expert", model_.moe_ffn) : model_.moe_ffn;
     if (!sliced) share("experts", model_.experts);
     if (options_.mlp) {
       require_activation("moe");
-      Problem both = routed(sliced ? Op::moe_tp : Op::moe, model_.hidden, model_.hidden);
+      Problem both = routed(replicated ? Op::moe_allreduce
+                            : sliced   ? Op::moe_tp
+                                       : Op::moe,
+                            model_.hidden, model_.hidden);
       both.inner = inner;
       both.epilogue.activation = model_.activation;
       return add("moe", both);
     }
+    if (replicated)  // the first product does not communicate
+      return add("moe_down", routed(Op::grouped_gemm_allreduce, model_.hidden, inner));
     Problem up = routed(sliced ? Op::allgather_grouped_gemm : Op::alltoall_grouped_gemm,
                         model_.gated ? 2 * inner : inner, model_.hidden);
     up.epilogue.activation = model_.activation;
@@ -99,14 +105,15 @@ class Layers {
     Problem problem = base(op, 0, n, k);
     problem.experts = {static_cast<std::int32_t>(model_.experts),
                        static_cast<std::int32_t>(model_.experts_per_token)};
-    const std::int64_t most = ceil_div(options_.tokens, options_.tp);
+    const int sources = problem.sources();
+    const std::int64_t most = ceil_div(options_.tokens, sources);
     problem.m = most;
     if (routing_ == nullptr) {  // the operators of a model share it, as it is large
       std::vector<std::int64_t> tokens;
-      for (int rank = 0; rank < options_.tp; ++rank)
-        tokens.push_back(std::clamp<std::int64_t>(options_.tokens - rank * most, 0, most));
-      routing_ = std::make_shared<const Routing>(make_topk_routing(RoutingPattern::random, options_.tp,
-                                                                   tokens, problem.experts, options_.seed,
+      for (int source = 0; source < sources; ++source)
+        tokens.push_back(std::clamp<std::int64_t>(options_.tokens - source * most, 0, most));
+      routing_ = std::make_shared<const Routing>(make_topk_routing(RoutingPattern::random, sources, tokens,
+                                                                   problem.experts, options_.seed,
                                                                    problem.traits().expert_split()));
     }
     problem.routing = routing_;

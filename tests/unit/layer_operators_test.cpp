@@ -148,6 +148,24 @@ TEST(LayerOperators, RanksHaveAPartOfEachExpert) {
   EXPECT_EQ(down.out_rows(3), 250);
 }
 
+TEST(LayerOperators, WithoutSequenceParallelismAllRanksHaveTheTokensOfExperts) {
+  LayerOptions options{.tp = 4, .ep = 1, .tokens = 1000, .sequence_parallel = false};
+  const auto operators = layer_operators(shipped("mixtral-8x7b"), options);
+  const Problem& down = find(operators, "moe_down").problem;
+  EXPECT_EQ(down.op, Op::grouped_gemm_allreduce);
+  EXPECT_EQ(down.m, 1000);
+  EXPECT_EQ(down.k, 14336 / 4);
+  EXPECT_EQ(down.a_rows(3), 2000);
+  EXPECT_EQ(down.out_rows(3), 1000);
+  EXPECT_NO_THROW(down.validate());
+  EXPECT_TRUE(std::ranges::none_of(operators, [](const LayerOp& op) { return op.name == "moe_up"; }));
+  options.mlp = true;
+  const Problem whole = find(layer_operators(shipped("mixtral-8x7b"), options), "moe").problem;
+  EXPECT_EQ(whole.op, Op::moe_allreduce);
+  EXPECT_EQ(whole.routing->world(), 1);
+  EXPECT_NO_THROW(whole.validate());
+}
+
 TEST(LayerOperators, ALayerOfExpertsMayBeOneOperator) {
   for (const auto& [ep, op, inner] :
        {std::tuple{0, Op::moe, 1408}, {2, Op::moe, 1408}, {1, Op::moe_tp, 704}}) {

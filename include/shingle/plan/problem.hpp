@@ -42,6 +42,8 @@ enum class Op : std::uint8_t {
                                ///< over a token's rows, with their weights, and over ranks lands with the
                                ///< token
   moe_tp,                      ///< both: moe with tensor-parallel experts
+  grouped_gemm_allreduce,   ///< as grouped-gemm+reducescatter, of tokens that all ranks have; so is the sum
+  moe_allreduce,            ///< as moe-tp, of tokens that all ranks have; so is the sum
   attention_reducescatter,  ///< C = sum over ranks of attention(Q_r, K_r, V_r) · B_r; rank r keeps its shard
                             ///< of the rows
   mlp,  ///< C = sum over ranks of activation(A · B_r + bias_r) · D_r; A and C are sharded by rows (a
@@ -82,6 +84,10 @@ struct OperatorTraits {
     return grouped && !exchanges ? ExpertSplit::by_slice : ExpertSplit::by_expert;
   }
   bool slices_experts() const { return expert_split() == ExpertSplit::by_slice; }
+  /// A of a grouped product is tokens; else rows by expert.
+  bool takes_tokens() const { return grouped && (before || chains()); }
+  /// All ranks have the same tokens, as in tensor-parallel inference; else each has its own.
+  bool replicates_tokens() const { return grouped && after == CollectiveKind::allreduce; }
   /// Attention alone: a rank's Q, K, V and output are all heads of its shard of the tokens.
   bool shards_tokens() const { return attends && products == 0; }
   /// A rank attends with its part of the heads, which the world must divide.
@@ -89,7 +95,7 @@ struct OperatorTraits {
   /// A token's products are summed with their weights.
   bool combines() const { return grouped && after.has_value(); }
   bool reduces() const { return after == CollectiveKind::allreduce || scatters(); }
-  /// Each rank keeps its shard of the rows of the sum.
+  /// Each rank keeps its shard of the rows of the sum, or of the tokens.
   bool scatters() const { return after == CollectiveKind::reducescatter; }
   /// A routing says where rows go.
   bool routes() const {
@@ -119,9 +125,12 @@ std::string op_list();
 /// product of choice j of token i. moe: A is the tokens, and so is the output, as in grouped-gemm+alltoall.
 ///
 /// Rank r has the r-th part of the experts. With tensor-parallel experts (allgather+grouped-gemm,
-/// grouped-gemm+reducescatter, moe-tp) it has a slice of each instead: some columns of a weight whose tokens
-/// are gathered, and some rows of a weight whose products are summed over ranks. n, k and inner are those of
-/// the slice.
+/// grouped-gemm+reducescatter, moe-tp, grouped-gemm+allreduce, moe+allreduce) it has a slice of each instead:
+/// some columns of a weight whose tokens are gathered, and some rows of a weight whose products are summed
+/// over ranks. n, k and inner are those of the slice.
+///
+/// grouped-gemm+allreduce and moe+allreduce: all ranks have the same m tokens. The routing has one source,
+/// which stands for all ranks: tokens, choices and their weights must be equal on all ranks.
 ///
 /// With a capacity the routing is known on the device only, from Role::topk_ids: choice j of token i is an
 /// expert; -1 is none. Rank s has `capacity` *slots* for each expert, slot e · capacity and those behind it
@@ -240,8 +249,8 @@ struct GlobalRun {
 /// mlp and gemm+allgather+gemm have two weights: B and `down`. B is k × b_cols(), or b_cols() × k with
 /// transpose_b. `down` is inner × n, or n × inner with transpose_b. m counts all rows; each rank holds a
 /// shard of them, and A is shard × k. The output of mlp is shard × n. The output of gemm+allgather+gemm is m
-/// × n; its B and bias are the same on all ranks. In moe and moe-tp B and `down` stack the weights of a
-/// rank's experts.
+/// × n; its B and bias are the same on all ranks. In moe, moe-tp and moe+allreduce B and `down` stack the
+/// weights of a rank's experts.
 ///
 /// A collective without a product moves an A of n = k columns and has no B.
 struct Problem {
@@ -293,6 +302,13 @@ struct Problem {
   TokenRange seeing(const TokenRange& keys) const;
   /// True if the device routes tokens to slots.
   bool has_slots() const { return experts.capacity > 0; }
+  /// Sources of the routing: the ranks, or one that stands for all if these have the same tokens.
+  int sources() const { return traits().replicates_tokens() ? 1 : world; }
+  int source_of(int rank) const { return traits().replicates_tokens() ? 0 : rank; }
+  /// True if a rank has the slots of all ranks, in an order that the plan chooses.
+  bool orders_slots() const {
+    return has_slots() && traits().slices_experts() && !traits().replicates_tokens();
+  }
   /// Rows of an expert from some ranks that have a token if each expert is chosen equally often: those that
   /// predictions assume.
   std::int64_t expected_rows(std::int64_t sources = 1) const {
@@ -301,7 +317,7 @@ struct Problem {
   }
   /// Rows that a rank's experts multiply: those of the routing, or with slots as many as are expected.
   std::int64_t expected_received(int rank) const {
-    return has_slots() ? weights() * world * expected_rows() : routing->received(rank);
+    return has_slots() ? weights() * sources() * expected_rows() : routing->received(rank);
   }
   /// Weights that B stacks on a rank: its experts, or one.
   std::int64_t weights() const {

@@ -118,20 +118,22 @@ struct LayerOp {
 /// | moe_up                          | dispatch| moe_ffn, twice that if gated         | hidden             |
 /// | moe_down                        | combine | hidden                               | moe_ffn            |
 ///
-/// With `mlp` (which needs sequence parallelism) ffn, shared and moe are one operator each, in place of their
-/// up and down: N = K = hidden, inner = ffn/tp, of moe moe_ffn.
+/// With `mlp` ffn, shared and moe are one operator each, in place of their up and down: N = K = hidden, inner
+/// = ffn/tp, of moe moe_ffn. Those of ffn and shared need sequence parallelism.
 ///
 /// column: allgather+gemm with sequence parallelism, else gemm. row: gemm+reducescatter with sequence
 /// parallelism, else gemm+allreduce. dispatch: alltoall+grouped-gemm. combine: grouped-gemm+alltoall. With
-/// ep = 1: allgather+grouped-gemm and grouped-gemm+reducescatter, over moe_ffn/tp. kv is kv_heads/tp, or 1
-/// if there are fewer kv_heads than ranks, which then hold copies. Weights are stored as in Linear layers
-/// (n×k, transpose_b). Biases are left out.
+/// ep = 1: allgather+grouped-gemm and grouped-gemm+reducescatter, over moe_ffn/tp; without sequence
+/// parallelism moe_down is grouped-gemm+allreduce, moe is moe+allreduce, and moe_up, which does not
+/// communicate, is left out. kv is kv_heads/tp, or 1 if there are fewer kv_heads than ranks, which then hold
+/// copies. Weights are stored as in Linear layers (n×k, transpose_b). Biases are left out.
 ///
 /// Up projections carry the activation; gated ones are [gate | up] with swiglu. With gemm+allreduce, row
 /// operators carry the residual and RMSNorm that follow. Exceptions are LayerNorm models, and shared_down,
 /// because the routed experts are still to be added to it.
 ///
-/// Rank r has the r-th part of the tokens. Each token goes to different random experts, by the seed, without
+/// Rank r has the r-th part of the tokens that go to experts, or all of them if these are summed by an
+/// all-reduce. Each token goes to different random experts, by the seed, without
 /// a capacity. All operators of experts have the same routing.
 ///
 /// Multi-head latent attention has no operators here: see left_out_operators().

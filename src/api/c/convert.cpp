@@ -103,7 +103,7 @@ std::shared_ptr<const Routing> routing_of_largest(const Problem& problem) {
   if (problem.traits().grouped && capacity > 0)
     return in_field("operator.capacity", [&] {
       return std::make_shared<const Routing>(
-          Routing::slots(problem.world, experts, capacity, problem.traits().expert_split()));
+          Routing::slots(problem.sources(), experts, capacity, problem.traits().expert_split()));
     });
   return in_field("operator.experts", [&] { return all_to_first(problem); });
 }
@@ -236,7 +236,7 @@ std::shared_ptr<const Routing> to_routing(const shingle_routing* given, const Pr
   require_not_null(read.rows, "routing.rows");
   require_not_null(read.destinations, "routing.destinations");
   std::vector<std::vector<std::int32_t>> table;
-  for (int rank = 0; rank < largest.world; ++rank) {
+  for (int rank = 0; rank < largest.sources(); ++rank) {
     const std::int64_t rows = read.rows[rank];
     if (rows < 0 || rows > max_extent)
       throw InvalidArgument(fmt::format("routing.rows[{}] = {} is outside [0, {}]", rank, rows, max_extent));

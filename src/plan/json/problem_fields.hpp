@@ -195,7 +195,7 @@ void fields(auto& f, P& p) {
       if (!table.empty()) f.fail("routing", "is given beside a capacity, from which it follows");
       try {
         p.routing = std::make_shared<const Routing>(
-            Routing::slots(p.world, p.experts.count, p.experts.capacity, p.traits().expert_split()));
+            Routing::slots(p.sources(), p.experts.count, p.experts.capacity, p.traits().expert_split()));
       } catch (const InvalidArgument& e) {
         f.fail("experts", e.what());
       }

@@ -97,6 +97,8 @@ class MemoryCheck {
   void check_output(const Segment& s, std::int32_t index, Role role, std::uint8_t done);
   void check_grouped_output(const Segment& s, std::int32_t index, const Slice& all, std::uint8_t done);
   void check_slot_output(const Segment& s, std::int32_t index, Role role);
+  /// The source of the routing that a rank's tokens are of, as a bit.
+  std::uint64_t source_bit(int rank) const;
   void provide_tokens(const Place& all, const Segment& s);
   void assign_slots(const AssignSlots& step, const Segment& s, std::int32_t index);
   void read_numbers(const Slice& slice, Content::Of of, int source, const Segment& s, std::int32_t index,
@@ -114,7 +116,8 @@ class MemoryCheck {
   void place_by_expert(const Slice& by, const Content& first, const Placement& from, const Segment& s,
                        std::int32_t index, RegionMap<Content>& tile);
   void take_picked(const Elementwise& step, const Segment& s, std::int32_t index, std::int64_t item,
-                   std::size_t choice, std::int64_t first, RegionMap<ValueTable::Id>& sums);
+                   std::size_t choice, std::int64_t first, std::int64_t& first_col,
+                   RegionMap<ValueTable::Id>& sums);
   const std::vector<ValueTable::Id>& read_slots(const Slice& products, int source, const Segment& s,
                                                 std::int32_t index);
   const std::vector<ValueTable::Id>& read_merged_slots(const Slice& products, const Segment& s,
@@ -166,7 +169,8 @@ class MemoryCheck {
   std::int64_t first_weighed(const Elementwise& step, const Segment& s, std::int32_t index,
                              std::int64_t item);
   void take_choice(const Elementwise& step, const Segment& s, std::int32_t index, std::int64_t item,
-                   std::size_t choice, std::int64_t first, RegionMap<ValueTable::Id>& sums);
+                   std::size_t choice, std::int64_t first, std::int64_t& first_col,
+                   RegionMap<ValueTable::Id>& sums);
   void check_in_place(const Elementwise& step, const Segment& s, std::int64_t item);
   std::uint64_t check_vector(const Slice& vector, Content::Of of, const Segment& s, std::int32_t index,
                              std::int64_t first, std::int64_t cols, std::int64_t logical);
@@ -201,6 +205,7 @@ class MemoryCheck {
   static constexpr int merged_slots = -2;
   Slice slots_{};
   std::vector<ValueTable::Id> slot_values_;
+  std::int64_t slots_col_ = 0;   // first column of the products
   std::uint8_t slots_done_ = 0;  // merged: what was applied to the products
   // Tiles of a head see the same keys and values, or more of them. Each token's are read once.
   std::int32_t seen_segment_ = -1;

@@ -13,9 +13,13 @@
 
 namespace shingle {
 
+std::uint64_t MemoryCheck::source_bit(int rank) const {
+  return std::uint64_t{1} << plan_.problem().source_of(rank);
+}
+
 /// A of a rank: its tokens, in their order. Rows count from its first one.
 void MemoryCheck::provide_tokens(const Place& all, const Segment& s) {
-  memory_.hold(all, {Content::Of::tokens, 0, s.epoch, 0, 0, std::uint64_t{1} << s.rank});
+  memory_.hold(all, {Content::Of::tokens, 0, s.epoch, 0, 0, source_bit(s.rank)});
 }
 
 /// Requires a slice to hold tokens of a rank, or indices or counts that a step of it has made, from this row
@@ -35,10 +39,10 @@ void MemoryCheck::read_numbers(const Slice& slice, Content::Of of, int source, c
 }
 
 void MemoryCheck::assign_slots(const AssignSlots& step, const Segment& s, std::int32_t index) {
-  read_numbers(step.ids, Content::Of::topk_ids, s.rank, s, index, 0, 0);
+  read_numbers(step.ids, Content::Of::topk_ids, plan_.problem().source_of(s.rank), s, index, 0, 0);
   const auto make = [&](const Slice& to, Content::Of of) {
     Content c{of, 0, s.epoch, -to.row, -to.col};
-    c.ranks = std::uint64_t{1} << s.rank;
+    c.ranks = source_bit(s.rank);
     memory_.write(place(to, s.epoch), index, 0, c);
   };
   make(step.row_of, Content::Of::row_of);
@@ -186,25 +190,28 @@ const std::vector<ValueTable::Id>& MemoryCheck::read_slots(const Slice& products
   slots_segment_ = index;
   slots_source_ = source;
   slots_ = products;
+  slots_col_ = -1;
   slot_values_.clear();
   const Place at = place(products, s.epoch);
   memory_.read(at, index, -1, [&](const Rect& cell, const Content& c) {
+    if (slots_col_ < 0) slots_col_ = at.rect.col + c.col;
     budget_.spend(Budget::compared, cell.rows);
     for (std::int64_t row = cell.row; row < cell.row + cell.rows; ++row) {
       const std::int64_t slot = row - at.rect.row;
       const int expert = routing.dest(source, slot),
                 holder = routing.receives(s.rank, expert) ? s.rank : routing.rank_of(expert);
       // Rows count as those of A: slots, or rows by expert.
-      const std::int64_t wanted = p.traits().before
+      const std::int64_t wanted = p.traits().takes_tokens()
                                       ? routing.global_base(source) + slot
                                       : p.a_runs(holder).front().global_row +
                                             routing.receive_base(expert, source) + slot % routing.capacity();
       if (c.of != Content::Of::c || c.epoch != s.epoch || c.done != 0 || c.merged || row + c.row != wanted ||
-          at.rect.col + c.col != 0 || c.ranks != std::uint64_t{1} << holder ||
+          at.rect.col + c.col != slots_col_ || c.ranks != std::uint64_t{1} << holder ||
           c.weight != routing.weight_of(expert))
-        fail_content(s, fmt::format("picks from {} ({}) as the product of slot {}, which is row {} with "
-                                    "expert {}",
-                                    memory_.describe(at, cell), text_of(c), slot, wanted, expert));
+        fail_content(s,
+                     fmt::format("picks from {} ({}) as the product of slot {}, which is row {} from "
+                                 "column {} on with expert {}",
+                                 memory_.describe(at, cell), text_of(c), slot, wanted, slots_col_, expert));
     }
     if (std::ranges::find(slot_values_, c.value) == slot_values_.end()) slot_values_.push_back(c.value);
   });
@@ -225,6 +232,7 @@ const std::vector<ValueTable::Id>& MemoryCheck::read_merged_slots(const Slice& p
   slots_ = products;
   slot_values_.clear();
   slots_done_ = 0;
+  slots_col_ = 0;
   bool first = true;
   const Place at = place(products, s.epoch);
   memory_.read(at, index, -1, [&](const Rect& cell, const Content& c) {
@@ -244,7 +252,7 @@ const std::vector<ValueTable::Id>& MemoryCheck::read_merged_slots(const Slice& p
 /// its value is that of a merge of all.
 void MemoryCheck::take_picked(const Elementwise& step, const Segment& s, std::int32_t index,
                               std::int64_t item, std::size_t choice, std::int64_t first,
-                              RegionMap<ValueTable::Id>& sums) {
+                              std::int64_t& first_col, RegionMap<ValueTable::Id>& sums) {
   const TileRect rect = step.grid.rect(step.grid.tile(item));
   const Placement& from = step.from[choice];
   Slice by = std::get<placement::Indexed>(from.form).index;
@@ -261,6 +269,10 @@ void MemoryCheck::take_picked(const Elementwise& step, const Segment& s, std::in
   const std::vector<ValueTable::Id>& values =
       merged ? read_merged_slots(from.slice, s, index) : read_slots(from.slice, source, s, index);
   if (merged && slots_done_ != 0) fail_content(s, "weighs products that are more than products");
+  if (first_col < 0) first_col = slots_col_ + rect.col;
+  if (first_col != slots_col_ + rect.col)
+    fail_content(s, fmt::format("has choice {} of its tokens from column {} on, the others from {}", choice,
+                                slots_col_ + rect.col, first_col));
   sums.visit({0, rect.rows, 0, rect.cols}, [&](const Rect&, ValueTable::Id& sum) {
     for (const ValueTable::Id value : values) sum = values_.merged(sum, value);
   });
@@ -288,8 +300,8 @@ void MemoryCheck::check_live(const Gemm& step, const Segment& s, std::int32_t in
         continue;
       }
       Routing::Row slot;
-      if (p.traits().before) {
-        while (slot.source + 1 < p.world && routing.global_base(slot.source + 1) <= run.global_row + i)
+      if (p.traits().takes_tokens()) {
+        while (slot.source + 1 < p.sources() && routing.global_base(slot.source + 1) <= run.global_row + i)
           ++slot.source;
         slot.row = run.global_row + i - routing.global_base(slot.source);
       } else {
@@ -300,10 +312,10 @@ void MemoryCheck::check_live(const Gemm& step, const Segment& s, std::int32_t in
           of.ranks != std::uint64_t{1} << slot.source || of.row + at.rect.row != routing.rank_of(expert) ||
           of.col + at.rect.col != routing.weight_of(expert) ||
           slot.row % routing.capacity() != tile.in_group + run.tile_row + i)
-        fail_content(s,
-                     fmt::format("takes {} ({}) for the count of row {} of those from rank {} for expert {}",
-                                 memory_.describe(at, at.rect), text_of(of), slot.row % routing.capacity(),
-                                 slot.source, expert));
+        fail_content(
+            s, fmt::format("takes {} ({}) for the count of row {} of those from source {} for expert {}",
+                           memory_.describe(at, at.rect), text_of(of), slot.row % routing.capacity(),
+                           slot.source, expert));
     }
 }
 
@@ -328,7 +340,7 @@ void MemoryCheck::check_slot_output(const Segment& s, std::int32_t index, Role r
   const Place at = place(all, s.epoch - 1);
   for (std::int64_t row = 0; row < all.rows; ++row) {
     Content expected{Content::Of::dropped, 0, s.epoch - 1};
-    expected.ranks = std::uint64_t{1} << s.rank;
+    expected.ranks = source_bit(s.rank);
     if (role == Role::counts) {
       expected.of = Content::Of::counts;
       expected.row = (p.traits().slices_experts() ? 0 : s.rank) - row;

@@ -66,10 +66,12 @@ void MemoryCheck::provide_input(const Segment& s, Role role) {
   };
   switch (role) {
     case Role::a:
-      if (p.has_slots() && p.traits().before) return provide_tokens(all, s);
+      if (p.has_slots() && p.traits().takes_tokens()) return provide_tokens(all, s);
       for (const GlobalRun& run : p.a_runs(s.rank)) {
         const std::int64_t offset = run.global_row - run.local_row;
-        const std::uint64_t ranks = p.traits().gathers() || p.traits().shards_tokens() ? 0 : own;
+        // A row that all ranks have, or may get, belongs to no rank in particular.
+        const bool anyones = p.traits().gathers() || p.traits().shards_tokens() || p.traits().takes_tokens();
+        const std::uint64_t ranks = anyones ? 0 : own;
         if (p.traits().is_collective())  // a collective alone moves or sums C itself
           set({run.local_row, run.rows, 0, p.k},
               {Content::Of::c, 0, 0, offset, 0, ranks, 0, values_.input(s.rank)});
@@ -96,7 +98,7 @@ void MemoryCheck::provide_input(const Segment& s, Role role) {
       return;
     }
     case Role::topk_ids:
-      set(all.rect, {Content::Of::topk_ids, 0, 0, 0, 0, own});
+      set(all.rect, {Content::Of::topk_ids, 0, 0, 0, 0, source_bit(s.rank)});
       return;
     case Role::bias:
       set(all.rect, {Content::Of::bias, 0, 0, 0, 0, p.traits().chains() ? made_with : whose});

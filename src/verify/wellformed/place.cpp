@@ -234,6 +234,7 @@ void StepCheck::placed(const Field& field, const Slice& s, const placement::Retu
   require(plan_.routing() != nullptr, field, "the problem has no routing");
   index(p.rank, plan_.ranks, field.at("rank"), "ranks");
   const Routing& routing = *plan_.routing();
+  require(routing.world() == plan_.world(), field, "rows return to no rank: all ranks have the tokens");
   require(g.rows <= routing.received(p.rank), field, "{} rows, but rank {} receives {}", g.rows, p.rank,
           routing.received(p.rank));
   for (int source = 0; source < plan_.world(); ++source)
@@ -266,6 +267,8 @@ void StepCheck::source(const Field& field, std::int32_t source, std::int32_t des
   require(plan_.routing() != nullptr, field, "the problem has no routing");
   const Routing& routing = *plan_.routing();
   index(source, plan_.ranks, field.at("source"), "ranks");
+  require(source < routing.world(), field.at("source"), "{}, but the routing has one source for all ranks",
+          source);
   require(dest >= -1 && dest < routing.experts(), field.at("dest"), "{} is none of the {} destinations", dest,
           routing.experts());
   const std::int64_t rows = routing.rows(source);

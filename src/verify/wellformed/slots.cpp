@@ -28,7 +28,7 @@ void StepCheck::operator()(const AssignSlots& r) const {
   require(!plan_.workload() && plan_.problem().has_slots(), {"ids"}, "the problem has no capacity");
   const Problem& p = plan_.problem();
   numbers({"ids"}, r.ids, p.m, p.experts.topk);
-  numbers({"row_of"}, r.row_of, p.routing->rows(rank_), 1);
+  numbers({"row_of"}, r.row_of, p.routing->rows(p.source_of(rank_)), 1);
   numbers({"slot_of"}, r.slot_of, p.m, p.experts.topk);
   numbers({"counts"}, r.counts, p.experts.count / p.weights(), p.weights());
   numbers({"dropped"}, r.dropped, 1, 2);
@@ -41,8 +41,8 @@ void StepCheck::operator()(const AssignSlots& r) const {
 }
 
 void StepCheck::operator()(const MergeSlots& m) const {
-  require(!plan_.workload() && plan_.problem().has_slots() && plan_.problem().traits().slices_experts(),
-          {"counts"}, "only tensor-parallel experts with a capacity have slots of all ranks on each");
+  require(!plan_.workload() && plan_.problem().orders_slots(), {"counts"},
+          "only tensor-parallel experts with a capacity have slots of all ranks on each");
   const Problem& p = plan_.problem();
   require(m.capacity == p.experts.capacity, {"capacity"}, "{}, but experts have a capacity of {}", m.capacity,
           p.experts.capacity);

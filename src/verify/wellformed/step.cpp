@@ -183,6 +183,7 @@ void StepCheck::operator()(const Elementwise& e) const {
             {"factors"}, "{}x{}, not a factor for each of {} rows and {} sources", e.factors.rows,
             e.factors.cols, e.grid.rows, e.from.size());
     require(!row_wise(e) && !e.epilogue.any(), {"factors"}, "a weighted sum has no epilogue and no norm");
+    tokens_in_place({"factors"}, {e.factors, placement::Matrix{RowMap::identity(e.factors.rows)}});
   }
   require(e.epilogue.scale == 1 || !row_wise(e), {"epilogue"}, "a norm or swiglu has no scale, not {}",
           e.epilogue.scale);

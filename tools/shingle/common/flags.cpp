@@ -139,10 +139,10 @@ void add_problem_flags(CLI::App& app, ProblemFlags& flags) {
                [&](auto& t) { flags.ep = static_cast<int>(extent(t)); })
                ->needs(model));
   grouped(add(app, "--op", "OP", "One of " + op_list(), [&](auto& t) { flags.op = parse_op(t); }));
-  grouped(
-      add(app, "--m", "M",
-          "Rows of one rank's GEMM, of a collective's whole matrix, or tokens of a rank: 4096, 8K or 128M",
-          [&](auto& t) { flags.m = extent(t); }));
+  grouped(add(app, "--m", "M",
+              "Rows of one rank's GEMM, of a collective's whole matrix, or tokens of a rank (replicated: "
+              "all): 4096, 8K or 128M",
+              [&](auto& t) { flags.m = extent(t); }));
   grouped(add(app, "--n", "N", "Columns of one rank's GEMM, or of a collective's matrix",
               [&](auto& t) { flags.n = extent(t); }));
   grouped(add(app, "--k", "K", "Inner dimension of one rank's GEMM", [&](auto& t) { flags.k = extent(t); }));
@@ -170,7 +170,8 @@ void add_problem_flags(CLI::App& app, ProblemFlags& flags) {
   add(app, "--topk", "K", "Experts of a token (default: 1)", [&](auto& t) {
     flags.experts.topk = static_cast<std::int32_t>(extent(t));
   })->group(group::experts);
-  add(app, "--capacity", "ROWS", "The device routes: rows that an expert takes of a rank's tokens, at most",
+  add(app, "--capacity", "ROWS",
+      "The device routes: rows that an expert takes of a rank's tokens (replicated: of all), at most",
       [&](auto& t) { flags.experts.capacity = static_cast<std::int32_t>(extent(t)); })
       ->group(group::experts);
   grouped(add(app, "--dtype", "TYPE", "f32, bf16 or f16 (default: f32; with --model bf16)",

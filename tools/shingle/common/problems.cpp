@@ -46,7 +46,12 @@ std::vector<NamedProblem> from_model(const ProblemFlags& flags, int world) {
 /// What the routing says is what tokens choose on the device.
 NamedProblem with_slots(const ProblemFlags& flags, Problem problem) {
   const auto choices = make_routing(
-      flags, problem, std::vector<std::int64_t>(static_cast<std::size_t>(problem.world), flags.m));
+      flags, problem, std::vector<std::int64_t>(static_cast<std::size_t>(problem.sources()), flags.m));
+  if (choices->world() != problem.sources())
+    throw InvalidArgument(fmt::format(
+        "{} has tokens of {} ranks, but {} needs those of {}", flags.routing, choices->world(),
+        name(problem.op),
+        problem.traits().replicates_tokens() ? "one source" : fmt::format("{} ranks", problem.sources())));
   std::int64_t most = 0;
   for (int rank = 0; rank < choices->world(); ++rank)
     most = larger(most, choices->rows(rank) / problem.choices());
@@ -55,7 +60,7 @@ NamedProblem with_slots(const ProblemFlags& flags, Problem problem) {
         fmt::format("--m {}, but a rank of {} has {} tokens", flags.m, flags.routing, most));
   problem.m = larger(flags.m, most);
   problem.routing = std::make_shared<const Routing>(Routing::slots(
-      problem.world, problem.experts.count, problem.experts.capacity, problem.traits().expert_split()));
+      problem.sources(), problem.experts.count, problem.experts.capacity, problem.traits().expert_split()));
   return {"", problem, choices};
 }
 
@@ -96,8 +101,8 @@ NamedProblem from_sizes(const ProblemFlags& flags, int world) {
   if (problem.traits().chains()) need("--inner", flags.inner);
   if (problem.traits().grouped && problem.has_slots()) return with_slots(flags, problem);
   if (routed) {
-    problem.routing =
-        make_routing(flags, problem, std::vector<std::int64_t>(static_cast<std::size_t>(world), flags.m));
+    problem.routing = make_routing(
+        flags, problem, std::vector<std::int64_t>(static_cast<std::size_t>(problem.sources()), flags.m));
     if (problem.m == 0)
       for (int rank = 0; rank < problem.routing->world(); ++rank)
         problem.m = larger(problem.m, problem.routing->rows(rank) / problem.choices());
@@ -133,7 +138,7 @@ std::shared_ptr<const Routing> make_routing(const ProblemFlags& flags, const Pro
   if (*std::max_element(rows.begin(), rows.end()) == 0)
     throw InvalidArgument(fmt::format("{} needs --m, or a routing file in --routing", name(problem.op)));
   return std::make_shared<Routing>(problem.traits().grouped
-                                       ? make_topk_routing(pattern, problem.world, rows, problem.experts,
+                                       ? make_topk_routing(pattern, problem.sources(), rows, problem.experts,
                                                            flags.seed, problem.traits().expert_split())
                                        : shingle::make_routing(pattern, problem.world, rows, flags.seed));
 }

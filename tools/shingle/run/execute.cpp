@@ -90,9 +90,9 @@ class Execution {
   Executed done_;
 };
 
-/// Rows of the tokens of all ranks, once for each of their choices.
+/// Rows of all tokens, once for each of their choices.
 double routed_rows(const Problem& p) {
-  return static_cast<double>(p.routing->global_base(p.world));
+  return static_cast<double>(p.routing->global_base(p.sources()));
 }
 
 /// Time of a rank's GEMMs and attention on a slow core. A routing may send all rows to one rank.

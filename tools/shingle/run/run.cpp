@@ -109,7 +109,7 @@ std::optional<std::int64_t> dropped_choices(const Inputs& inputs) {
   const Problem& problem = inputs.problem();
   if (!problem.has_slots()) return std::nullopt;
   std::int64_t dropped = 0;
-  for (int rank = 0; rank < problem.world; ++rank) dropped += taken_choices(inputs, rank).full;
+  for (int rank = 0; rank < problem.sources(); ++rank) dropped += taken_choices(inputs, rank).full;
   return dropped;
 }
 
@@ -123,7 +123,7 @@ std::string dropped_text(const std::vector<Row>& rows, const std::vector<Job>& j
     const Problem& problem = job.named.problem;
     const std::string_view op = job.named.name.empty() ? name(problem.op) : job.named.name;
     text += fmt::format("dropped     {}: {} of {} choices found no slot (--capacity {})\n", op, *row->dropped,
-                        problem.world * problem.m * problem.experts.topk, problem.experts.capacity);
+                        problem.sources() * problem.m * problem.experts.topk, problem.experts.capacity);
   }
   return text;
 }
