@@ -229,14 +229,15 @@ Params draw_attention_params(Dice& dice, const Problem& problem) {
 Problem draw_experts(Dice& dice, int world) {
   Problem p;
   p.world = world;
-  p.op = one_of(dice, {Op::alltoall_grouped_gemm, Op::grouped_gemm_alltoall, Op::moe,
-                       Op::allgather_grouped_gemm, Op::grouped_gemm_reducescatter, Op::moe_tp});
+  p.op = one_of(dice,
+                {Op::alltoall_grouped_gemm, Op::grouped_gemm_alltoall, Op::moe, Op::allgather_grouped_gemm,
+                 Op::grouped_gemm_reducescatter, Op::moe_tp, Op::grouped_gemm_allreduce, Op::moe_allreduce});
   p.n = 8 * dice.size(1, chance(dice, 30) ? 300 : 80);
   p.k = 8 * dice.size(1, 100);
   p.dtype = one_of(dice, {DType::bf16, DType::f16});
   p.transpose_b = chance(dice, 60);
   if (p.traits().chains()) p.inner = 8 * dice.size(1, 60);
-  if (p.traits().before)
+  if (p.traits().takes_tokens())
     p.epilogue.activation = one_of(dice, {Activation::none, Activation::silu, Activation::swiglu});
   if (!p.traits().chains() && p.epilogue.activation == Activation::swiglu) p.n *= 2;
   route(dice, p, chance(dice, 30) ? 3000 : 400);
@@ -245,7 +246,8 @@ Problem draw_experts(Dice& dice, int world) {
 
 Params draw_expert_params(Dice& dice, const Problem& problem) {
   if (chance(dice, 30)) return SequentialParams{};
-  if (chance(dice, 40))
+  const bool replicated = problem.traits().replicates_tokens();
+  if (!replicated && chance(dice, 40))
     return ChunkedParams{.comm_workers = one_of(dice, {0, 2, 12}),
                          .chunks = static_cast<std::int32_t>(dice.size(0, 8))};
   if (chance(dice, 40)) {
@@ -265,6 +267,7 @@ Params draw_expert_params(Dice& dice, const Problem& problem) {
   if (chance(dice, 50)) params.helpers = static_cast<std::int32_t>(dice.size(1, 24));
   if (params.mover == Mover::store && chance(dice, 30)) params.helpers = FusedParams::no_helpers;
   params.unregistered = chance(dice, 30);
+  params.one_shot = replicated && chance(dice, 50);
   return params;
 }
 

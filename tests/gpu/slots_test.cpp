@@ -181,7 +181,8 @@ class SlotsOnGpus : public testing::TestWithParam<int> {
   }
   std::vector<Params> ways(Op op) const {
     std::vector<Params> ways{SequentialParams{}};
-    if (traits(op).slices_experts() && GetParam() > 1) {
+    const OperatorTraits& of = traits(op);
+    if (of.slices_experts() && !of.replicates_tokens() && GetParam() > 1) {
       ways.push_back(SequentialParams{.slots = SlotOrder::merged});
       if (world->capabilities().remote_memory) {
         ways.push_back(FusedParams{.slots = SlotOrder::merged});
@@ -189,7 +190,8 @@ class SlotsOnGpus : public testing::TestWithParam<int> {
         ways.push_back(FusedParams{.tile = {.rows = 64, .cols = 256}, .slots = SlotOrder::merged});
       }
     }
-    if (GetParam() > 1) ways.insert(ways.end(), {ChunkedParams{}, SignalParams{}});  // one rank has no peers
+    if (GetParam() > 1 && !of.replicates_tokens()) ways.push_back(ChunkedParams{});  // one rank has no peers
+    if (GetParam() > 1) ways.push_back(SignalParams{});
     if (world->capabilities().remote_memory || GetParam() == 1) {
       ways.push_back(FusedParams{});
       ways.push_back(FusedParams{.helpers = 8});
@@ -197,14 +199,19 @@ class SlotsOnGpus : public testing::TestWithParam<int> {
       ways.push_back(FusedParams{.tile = {.rows = 64, .cols = 256}});
       ways.push_back(FusedParams{.tile = {.rows = 128, .cols = 256, .order = {Raster::along_n, 8, 2, 1, 0}}});
     }
+    if (of.replicates_tokens()) {  // in strips of columns, and in one hop and two
+      ways.push_back(SignalParams{.tile = {.rows = 128, .cols = 128}, .group_waves = {1, 2, 1}});
+      if (world->capabilities().remote_memory)
+        ways.push_back(FusedParams{.tile = {.rows = 128, .cols = 128}, .helpers = 8, .one_shot = true});
+    }
     return ways;
   }
   /// What tokens choose, with the corners first: all choose one expert, and nobody chooses any.
   std::shared_ptr<const Routing> choices(Dice& dice, const Problem& p, int number) const {
     if (number >= 2)
-      return shingle::test::random_routing(dice, p.world, p.m * p.experts.topk, p.experts.count,
+      return shingle::test::random_routing(dice, p.sources(), p.m * p.experts.topk, p.experts.count,
                                            p.experts.topk, p.traits().expert_split());
-    std::vector<std::vector<std::int32_t>> dest(static_cast<std::size_t>(p.world));
+    std::vector<std::vector<std::int32_t>> dest(static_cast<std::size_t>(p.sources()));
     for (auto& rows : dest)
       rows.resize(static_cast<std::size_t>(number == 0 ? p.m * p.experts.topk : 0), p.experts.count - 1);
     return std::make_shared<const Routing>(
@@ -271,8 +278,9 @@ void write_ids(World& world, const Inputs& inputs, const Workspace& memory) {
 
 TEST_P(SlotsOnGpus, OneGraphServesAnyRouting) {
   Dice dice(static_cast<std::uint64_t>(GetParam()));
-  for (const Op op : {Op::alltoall_grouped_gemm, Op::grouped_gemm_alltoall, Op::moe,
-                      Op::allgather_grouped_gemm, Op::grouped_gemm_reducescatter, Op::moe_tp})
+  for (const Op op :
+       {Op::alltoall_grouped_gemm, Op::grouped_gemm_alltoall, Op::moe, Op::allgather_grouped_gemm,
+        Op::grouped_gemm_reducescatter, Op::moe_tp, Op::grouped_gemm_allreduce, Op::moe_allreduce})
     for (const std::int32_t capacity : {70, 300})
       for (const Params& params : ways(op)) {
         const Problem problem = experts(op, capacity);
@@ -323,18 +331,19 @@ TEST_P(SlotsOnGpus, GiveTheBitsOfARoutingThatTheHostKnows) {
     }
     return bits;
   };
-  for (int i = 0; i < 10; ++i)
-    for (const Params& params : ways(i % 2 == 0 ? Op::moe : Op::moe_tp)) {
-      const Problem slots = experts(i % 2 == 0 ? Op::moe : Op::moe_tp, 900);
-      std::vector<std::vector<std::int32_t>> dest(static_cast<std::size_t>(slots.world));
+  constexpr Op ops[] = {Op::moe, Op::moe_tp, Op::moe_allreduce};
+  for (int i = 0; i < 12; ++i)
+    for (const Params& params : ways(ops[i % 3])) {
+      const Problem slots = experts(ops[i % 3], 900);
+      std::vector<std::vector<std::int32_t>> dest(static_cast<std::size_t>(slots.sources()));
       for (auto& rows : dest)
         for (std::int64_t row = 0; row < slots.m * slots.experts.topk; ++row)
           rows.push_back(static_cast<std::int32_t>(dice.size(0, slots.experts.count - 1)));
       Problem known = slots;
       known.experts.capacity = 0;
-      const auto choices = std::make_shared<const Routing>(Routing::to_experts(dest, slots.experts.count));
-      known.routing = std::make_shared<const Routing>(
+      const auto choices = std::make_shared<const Routing>(
           Routing::to_experts(std::move(dest), slots.experts.count, slots.traits().expert_split()));
+      known.routing = choices;
       try {
         Params without_slots = params;
         std::visit(
@@ -351,7 +360,7 @@ TEST_P(SlotsOnGpus, GiveTheBitsOfARoutingThatTheHostKnows) {
 
 TEST_P(SlotsOnGpus, ARankMayHaveFewerTokens) {
   Dice dice(static_cast<std::uint64_t>(20 + GetParam()));
-  for (const Op op : {Op::moe, Op::moe_tp})
+  for (const Op op : {Op::moe, Op::moe_tp, Op::moe_allreduce})
     for (const Params& params : ways(op)) {
       const Problem problem = experts(op, 60);
       Context context(*world, {.timeout_us = 20e6});
@@ -366,7 +375,7 @@ TEST_P(SlotsOnGpus, ARankMayHaveFewerTokens) {
         std::vector<Argument> arguments = memory.arguments(problem);
         for (Argument& one : arguments)
           if (counts_tokens(problem, one.role))
-            one.matrix.shape.rows = chosen->rows(one.rank) / problem.experts.topk;
+            one.matrix.shape.rows = chosen->rows(problem.source_of(one.rank)) / problem.experts.topk;
         try {
           context.call(declared, problem.m, arguments);
         } catch (const Unsupported& reason) {

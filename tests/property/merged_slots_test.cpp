@@ -20,7 +20,7 @@ constexpr Op operators[] = {Op::allgather_grouped_gemm, Op::grouped_gemm_reduces
 Problem random_slots(Dice& dice, int most_ranks = 6) {
   Problem problem;
   do problem = test::random_problem(dice, {.world = most_ranks, .m = 40, .n = 40, .k = 32});
-  while (!problem.traits().slices_experts());
+  while (!problem.traits().slices_experts() || problem.traits().replicates_tokens());
   test::give_capacity(dice, problem, 40);
   return problem;
 }
@@ -53,13 +53,7 @@ TEST(MergedSlots, AreProvenForAnyTilesAndOrder) {
       const auto plan = make_plan(problem, machine, params);
       if (!plan) continue;  // the machine has too few workers
       ++planned;
-      for (const Setting setting : {Setting::alone, Setting::context}) {
-        const Proof proof = verify(*plan, setting);
-        ASSERT_TRUE(proof.ok) << describe(problem) << "\n"
-                              << proof.rule << ": " << proof.failure << "\n"
-                              << to_text(*plan);
-      }
-      EXPECT_EQ(plan_from_json(to_json(*plan)), *plan);
+      ASSERT_NO_FATAL_FAILURE(test::expect_proven(*plan));
     }
   }
   EXPECT_GT(planned, 100);
@@ -115,7 +109,9 @@ std::vector<Ids> random_ids(Dice& dice, const Problem& problem) {
 TEST(MergedSlots, GiveTheBitsOfSlotsBySource) {
   Dice dice(33);
   for (int i = 0; i < 120; ++i) {
-    const Problem problem = random_slots(dice, 4);
+    Problem problem = random_slots(dice, 4);
+    // Sums are exact if hidden rows are integers.
+    if (problem.traits().chains()) problem.epilogue.activation = Activation::relu;
     const std::vector<Ids> ids = random_ids(dice, problem);
     FusedParams fused = merged_fused(dice, problem);
     SequentialParams sequential{.slots = SlotOrder::merged};

@@ -114,6 +114,8 @@ std::optional<std::string> excuse(const Problem& p, const Machine& machine, cons
     return "nothing to overlap";
   // Signal sends what a GEMM has finished.
   if (p.traits().gathers() && !p.traits().grouped && mechanism == Mechanism::signal) return "gathers";
+  // Chunks of tokens would read every weight again.
+  if (p.traits().replicates_tokens() && mechanism == Mechanism::chunked) return "tokens of all";
   // Rows of a slice are scattered over what a rank multiplies.
   if (p.op == Op::alltoall_gemm && mechanism == Mechanism::chunked) return "dispatch";
   // What it gathers is there from the beginning.
@@ -196,7 +198,8 @@ std::int64_t expected_elements(const Problem& p, const Plan& plan, int rank) {
       plan.mechanism == Mechanism::low_latency)
     return 0;  // no library takes part
   if (plan.mechanism == Mechanism::ring) return expected_on_ring(p, rank);
-  if (plan.mechanism != Mechanism::sequential && p.traits().slices_experts())
+  if (plan.mechanism != Mechanism::sequential && p.traits().slices_experts() &&
+      !p.traits().replicates_tokens())
     return expected_of_slices(p, rank);
   const std::int64_t cols = p.traits().reduces() ? p.n : p.out_cols();
   std::int64_t wire_cols = cols;
@@ -208,6 +211,8 @@ std::int64_t expected_elements(const Problem& p, const Plan& plan, int rank) {
     case Op::gemm:
       return 0;
     case Op::gemm_allreduce:
+    case Op::grouped_gemm_allreduce:
+    case Op::moe_allreduce:
     case Op::allreduce:
       return p.m * wire_cols;
     case Op::gemm_reducescatter:

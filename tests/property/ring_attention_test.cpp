@@ -69,14 +69,8 @@ TEST(RingAttention, IsProvenForAnyRaggedShards) {
     for (const Plan& plan :
          {plan_sequential(problem, {}).value(), plan_ring(problem, {}, ring).value(),
           plan_ring(problem, {}, engines).value(), plan_ring(problem, {}, stores).value()}) {
-      const Proof proof = verify(plan);
-      ASSERT_TRUE(proof.ok) << describe(problem) << "\n"
-                            << proof.rule << ": " << proof.failure << "\n"
-                            << to_text(plan);
-      const Proof composed = verify(plan, Setting::context);
-      ASSERT_TRUE(composed.ok) << describe(problem) << "\n" << composed.rule << ": " << composed.failure;
+      ASSERT_NO_FATAL_FAILURE(test::expect_proven(plan));
       EXPECT_EQ(plan_with(problem, {}, params_of(plan)).value(), plan);
-      EXPECT_EQ(plan_from_json(to_json(plan)), plan);
     }
   }
 }

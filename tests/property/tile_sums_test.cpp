@@ -7,11 +7,9 @@
 #include <optional>
 
 #include "api/workspace.hpp"
-#include "shingle/plan/json.hpp"
-#include "shingle/plan/print.hpp"
-#include "shingle/verify/verify.hpp"
 #include "shingle/verify/wellformed.hpp"
 #include "support/mutation.hpp"
+#include "support/proven.hpp"
 #include "support/random_problem.hpp"
 
 namespace shingle::tile_sums_test {
@@ -154,12 +152,7 @@ TEST(TileSums, AreProvenAndRightToTheBit) {
       const auto* gemm = std::get_if<Gemm>(&step);
       at_several_places += at.rank == 0 && gemm != nullptr && gemm->sums.to.size() > 1 ? 1 : 0;
     });
-    for (const Setting setting : {Setting::alone, Setting::context}) {
-      const Proof proof = verify(*plan, setting);
-      ASSERT_TRUE(proof) << describe(p) << ": " << proof.rule << ": " << proof.failure << "\n"
-                         << to_text(*plan);
-    }
-    ASSERT_EQ(plan_from_json(to_json(*plan)), *plan);
+    ASSERT_NO_FATAL_FAILURE(test::expect_proven(*plan));
     HostRun run(p, *plan);
     const Check result = run.check();
     ASSERT_TRUE(result.passed) << describe(p) << ": " << result.max_error << " above " << result.tolerance

@@ -18,6 +18,33 @@ const std::string expert_parallel[] = {"--op alltoall+grouped-gemm --experts 6 -
                                        "--op grouped-gemm+alltoall --experts 6 " + sizes,
                                        "--op moe --inner 8 --experts 6 --activation swiglu " + sizes};
 
+const std::string replicated[] = {"--op grouped-gemm+allreduce --experts 5 " + sizes,
+                                  "--op moe+allreduce --inner 8 --experts 5 --activation swiglu " + sizes};
+
+TEST_F(Cli, RunsExpertsOfReplicatedTokens) {
+  for (const std::string& op : replicated) {
+    for (const std::string flags : {"", "--routing skewed --transpose-b", "--routing all-to-one --dtype bf16",
+                                    "--capacity 30", "--capacity 4 --routing empty-rank"})
+      for (const json& row : rows("--mechanism sequential,signal,fused " + world + op + flags))
+        EXPECT_EQ(row.at("verified"), true) << flags << " " << row;
+    for (const std::string params : {"fused --one-shot", "fused --helpers 1 --comm-order ring --tile 8x8",
+                                     "signal --helpers 1 --groups 1,2 --tile 8x8"})
+      EXPECT_EQ(rows("--workers 2 --mechanism " + params + " " + world + op)[0].at("verified"), true)
+          << params;
+    EXPECT_EQ(run("verify --mechanism sequential,signal,fused " + world + op).code, 0);
+    EXPECT_THAT(run("plan --mechanism chunked " + world + op).err, HasSubstr("use signal or fused"));
+  }
+}
+
+TEST_F(Cli, RefusesARoutingOfOtherSources) {
+  write("routing.json", R"({"dest": [[0, 1], [1, 1, 1, 1]]})");
+  for (const std::string capacity : {"", " --capacity 2"})
+    for (const std::string op : {"moe+allreduce", "moe-tp"})
+      expect_refused("run --op " + op + " --inner 8 --n 24 --k 16 --topk 2 --experts 5 " + world +
+                         "--routing " + path("routing.json") + capacity,
+                     op == "moe+allreduce" ? "one source" : "ranks");
+}
+
 TEST_F(Cli, RunsExperts) {
   for (const std::string& op : expert_parallel)
     for (const json& row : rows("--mechanism sequential,chunked,fused " + world + op))

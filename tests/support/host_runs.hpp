@@ -8,10 +8,8 @@
 #include "api/workspace.hpp"
 #include "shingle/api/operator.hpp"
 #include "shingle/api/registry.hpp"
-#include "shingle/plan/json.hpp"
-#include "shingle/plan/print.hpp"
-#include "shingle/verify/verify.hpp"
 #include "shingle/verify/wellformed.hpp"
+#include "support/proven.hpp"
 
 namespace shingle::test {
 

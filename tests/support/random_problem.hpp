@@ -83,13 +83,14 @@ std::shared_ptr<const Routing> random_routing(Source& draw, int world, std::int6
                                                      : Routing(std::move(dest)));
 }
 
-/// Another routing of a problem, of up to `most_rows` rows a rank, and its m.
+/// Another routing of a problem, of up to `most_rows` rows a source, and its m.
 template <class Source>
 void reroute(Source& draw, Problem& p, std::int64_t most_rows) {
   p.routing =
-      random_routing(draw, p.world, most_rows, p.experts.count, p.choices(), p.traits().expert_split());
+      random_routing(draw, p.sources(), most_rows, p.experts.count, p.choices(), p.traits().expert_split());
   p.m = 0;
-  for (int rank = 0; rank < p.world; ++rank) p.m = larger(p.m, p.routing->rows(rank) / p.choices());
+  for (int source = 0; source < p.sources(); ++source)
+    p.m = larger(p.m, p.routing->rows(source) / p.choices());
 }
 
 /// The same, with other experts if the problem has some.
@@ -116,7 +117,7 @@ void give_capacity(Source& draw, Problem& p, std::int64_t most_tokens) {
 /// What the tokens of experts with a capacity choose: some ranks may have fewer tokens than m, or none.
 template <class Source>
 std::shared_ptr<const Routing> random_choices(Source& draw, const Problem& p) {
-  return random_routing(draw, p.world, p.m * p.experts.topk, p.experts.count, p.experts.topk,
+  return random_routing(draw, p.sources(), p.m * p.experts.topk, p.experts.count, p.experts.topk,
                         p.traits().expert_split());
 }
 
@@ -127,8 +128,9 @@ Problem random_problem(Source& draw, const Limits& limits = {}) {
                        Op::alltoall_gemm, Op::mlp, Op::gemm_allgather_gemm, Op::gemm, Op::allgather,
                        Op::reducescatter, Op::allreduce, Op::alltoall});
   if (limits.experts && chance(draw, 15))
-    p.op = one_of(draw, {Op::alltoall_grouped_gemm, Op::grouped_gemm_alltoall, Op::moe,
-                         Op::allgather_grouped_gemm, Op::grouped_gemm_reducescatter, Op::moe_tp});
+    p.op = one_of(
+        draw, {Op::alltoall_grouped_gemm, Op::grouped_gemm_alltoall, Op::moe, Op::allgather_grouped_gemm,
+               Op::grouped_gemm_reducescatter, Op::moe_tp, Op::grouped_gemm_allreduce, Op::moe_allreduce});
   p.world = static_cast<int>(draw.size(1, limits.world));
   p.m = chance(draw, 20) ? draw.size(1, std::min<std::int64_t>(p.world, limits.m)) : draw.size(1, limits.m);
   p.n = draw.size(1, limits.n);
@@ -223,7 +225,8 @@ std::array<Params, std::variant_size_v<Params>> random_params(Source& draw, cons
   if (chance(draw, 70)) chunked.chunks = static_cast<std::int32_t>(draw.size(1, 7));
   if (chance(draw, 60)) fused.helpers = static_cast<std::int32_t>(draw.size(1, 3));
   fused.stage_fp32 = chance(draw, 30);
-  fused.one_shot = problem.op == Op::gemm_allreduce && chance(draw, 40);
+  fused.one_shot =
+      (problem.op == Op::gemm_allreduce || problem.traits().replicates_tokens()) && chance(draw, 40);
   if (chance(draw, 70)) fused.comm_rows = draw.size(1, larger(problem.m, 1));
   fused.pull = chance(draw, 50);
   fused.mover = one_of(draw, {Mover::copy_engine, Mover::store});

@@ -9,13 +9,14 @@
 
 namespace shingle::test {
 
-/// Three ranks with two experts each. Every token of 8 goes to two of them, and every rank to every expert.
+/// Three ranks with two experts each, or a slice of all six. Every token of 8 goes to two of them, and every
+/// rank to every expert.
 inline Problem experts(Op op) {
   Problem problem{.op = op, .world = 3, .m = 8, .n = 12, .k = 10};
   problem.experts = {6, 2};
   if (problem.traits().chains()) problem.inner = 14;
-  std::vector<std::vector<std::int32_t>> dest(3);
-  for (std::size_t rank = 0; rank < 3; ++rank)
+  std::vector<std::vector<std::int32_t>> dest(static_cast<std::size_t>(problem.sources()));
+  for (std::size_t rank = 0; rank < dest.size(); ++rank)
     for (int choice = 0; choice < 2; ++choice)
       for (std::int32_t token = 0; token < 8; ++token)
         dest[rank].push_back((token * 5 + choice + static_cast<std::int32_t>(rank)) % 6);

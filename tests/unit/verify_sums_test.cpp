@@ -6,6 +6,7 @@
 #include "support/expect_proof.hpp"
 #include "support/mutations.hpp"
 #include "support/own_sums.hpp"
+#include "support/proven.hpp"
 
 namespace shingle::verify_sums_test {
 namespace {
@@ -36,12 +37,7 @@ std::vector<Plan> plans(int least_world = 2, bool epilogue = false) {
 
 TEST(VerifySums, AreProven) {
   for (const bool epilogue : {false, true})
-    for (const Plan& plan : plans(2, epilogue)) {
-      for (const Setting setting : {Setting::alone, Setting::context}) {
-        const Proof proof = verify(plan, setting);
-        EXPECT_TRUE(proof.ok) << proof.rule << ": " << proof.failure << "\n" << to_text(plan);
-      }
-    }
+    for (const Plan& plan : plans(2, epilogue)) ASSERT_NO_FATAL_FAILURE(test::expect_proven(plan));
 }
 
 TEST(VerifySums, WithoutAPart) {
@@ -114,12 +110,7 @@ Plan kept_and_sent(int world) {
 }
 
 TEST(VerifySums, AreProvenAtSeveralPlaces) {
-  for (int world = 2; world <= 5; ++world)
-    for (const Setting setting : {Setting::alone, Setting::context}) {
-      const Plan plan = kept_and_sent(world);
-      const Proof proof = verify(plan, setting);
-      EXPECT_TRUE(proof.ok) << proof.rule << ": " << proof.failure << "\n" << to_text(plan);
-    }
+  for (int world = 2; world <= 5; ++world) ASSERT_NO_FATAL_FAILURE(test::expect_proven(kept_and_sent(world)));
 }
 
 TEST(VerifySums, NotStoredAtOneOfTheirPlaces) {

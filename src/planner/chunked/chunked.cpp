@@ -223,6 +223,11 @@ Result<Plan> plan_chunked(const Problem& problem, const Machine& host, const Chu
         "use fused"};
   if (auto reason = planner::nothing_to_overlap(problem)) return *reason;
   if (problem.traits().attends) return Reason{"chunked does not plan attention: use ring"};
+  if (problem.traits().replicates_tokens())
+    return Reason{
+        fmt::format("chunks of tokens would read every weight again, and {} sends only sums: use signal or "
+                    "fused",
+                    name(problem.op))};
   if (auto reason = wrong_chunks(params)) return *reason;
   ChunkedParams chosen;
   chosen.comm_workers = params.comm_workers;

@@ -312,7 +312,7 @@ std::optional<Reason> infeasible(const Problem& problem, const Machine& machine,
         return SlotOrder::automatic;
       },
       params);
-  if (slots != SlotOrder::automatic && !(problem.has_slots() && problem.traits().slices_experts()))
+  if (slots != SlotOrder::automatic && !problem.orders_slots())
     return Reason{fmt::format("slots = {} is for tensor-parallel experts with a capacity", name(slots))};
   return wrong_params(params);
 }

@@ -45,7 +45,7 @@ std::int32_t height_for(const std::vector<RowGroup>& groups, std::int32_t whole)
 }  // namespace
 
 std::int64_t tokens_of(const Problem& problem, int rank) {
-  return problem.has_slots() ? problem.m : problem.routing->rows(rank) / problem.choices();
+  return problem.has_slots() ? problem.m : problem.routing->rows(problem.source_of(rank)) / problem.choices();
 }
 
 std::vector<RowGroup> groups_by_expert(const Routing& routing, int rank) {

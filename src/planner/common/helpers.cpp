@@ -54,7 +54,7 @@ std::int32_t helpers_of_experts(const Problem& p, const Machine& machine, const 
   if (asked != 0 || machine.pass_gbps == 0) return least;
   double sent = 0, received = 0;  // rows of the rank that has most
   for (int rank = 0; rank < p.world; ++rank) {
-    sent = std::max(sent, static_cast<double>(p.routing->rows(rank)));
+    sent = std::max(sent, static_cast<double>(p.routing->rows(p.source_of(rank))));
     received = std::max(received, static_cast<double>(p.expected_received(rank)));
   }
   if (p.has_slots()) sent = static_cast<double>(p.experts.count * p.expected_rows());
@@ -73,11 +73,25 @@ std::int32_t helpers_of_experts(const Problem& p, const Machine& machine, const 
   if (p.traits().before)
     workers = beside(2 * slower * (sliced ? received : sent) * static_cast<double>(p.k), machine.pass_gbps,
                      most, p.k, p.b_cols());
-  if (sliced && p.traits().after)
-    workers = std::max(workers,
-                       beside((received + static_cast<double>(p.world * p.m)) * static_cast<double>(p.n),
-                              summing_gbps(machine), most_summing, p.traits().chains() ? p.inner : p.k, p.n));
+  if (sliced && p.traits().after) {
+    const double summing = workers_to_sum(p, machine, asked_tile);
+    workers = std::max(workers, summing > 0 ? std::min(summing, 1.0 * most_summing) : most_summing);
+  }
   return std::clamp(2 * static_cast<std::int32_t>(workers / 2 + 1), least, most);
+}
+
+double workers_to_sum(const Problem& p, const Machine& machine, const TileParams& tile) {
+  double received = 0;  // rows of the rank that has most
+  for (int rank = 0; rank < p.world; ++rank)
+    received = std::max(received, static_cast<double>(p.expected_received(rank)));
+  // Sums of choices are stored. Those of tokens that all ranks have are also loaded and stored by the ranks
+  // that add them.
+  const double sums = p.traits().replicates_tokens() ? 3 : p.world;
+  const double bytes = (received + sums * static_cast<double>(p.m)) * static_cast<double>(p.n) *
+                       static_cast<double>(size_bytes(p.dtype));
+  const double us =
+      product_us(machine, tile_size(machine, tile), received, p.traits().chains() ? p.inner : p.k, p.n);
+  return us > 0 && summing_gbps(machine) > 0 ? bytes / (summing_gbps(machine) * 1e3) / us : 0;
 }
 
 bool sorts_before_product(const Problem& p, const Machine& machine, const TileParams& tile) {

@@ -8,8 +8,7 @@ namespace shingle::planner {
 
 SlotOrder slot_order(const Problem& problem, const Machine& machine, const TileParams& tile,
                      SlotOrder asked) {
-  if (!problem.has_slots() || !problem.traits().slices_experts()) return asked;
-  if (asked != SlotOrder::automatic) return asked;
+  if (!problem.orders_slots() || asked != SlotOrder::automatic) return asked;
   const bool emptier = problem.world > 1 && machine.whole_tiles && !machine.tiles.empty() &&
                        problem.expected_rows() < unit_rows(machine, tile, problem.epilogue);
   return emptier ? SlotOrder::merged : SlotOrder::by_source;
@@ -72,12 +71,8 @@ Elementwise MergedSlots::combine(const Slice& products, const Slice& factors, Pl
   if (rows > 0) grid = make_grid(factors.rows, p.n, rows, grid.tile_cols);
   Elementwise pass = planner::combine(grid, factors, {});
   pass.to = std::move(to);
-  for (std::int64_t choice = 0; choice < p.experts.topk; ++choice) {
-    Slice index = build_.all(merged_of_, products.rank);
-    index.col = choice;
-    index.cols = 1;
-    pass.from.push_back(picked(products, index));
-  }
+  for (std::int64_t choice = 0; choice < p.experts.topk; ++choice)
+    pass.from.push_back(picked(products, of_choice(build_.all(merged_of_, products.rank), choice)));
   return pass;
 }
 

@@ -173,7 +173,7 @@ ParamRow<P> slots_row() {
                                "(default: by size)",
                                [](const Tuning<P>& tuning) {
                                  const Problem& p = tuning.problem;
-                                 return p.has_slots() && p.traits().slices_experts() && p.world > 1
+                                 return p.orders_slots() && p.world > 1
                                             ? std::vector{SlotOrder::by_source, SlotOrder::merged}
                                             : std::vector<SlotOrder>{};
                                }),

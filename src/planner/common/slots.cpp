@@ -7,6 +7,12 @@
 
 namespace shingle::planner {
 
+Slice of_choice(Slice slots, std::int64_t choice) {
+  slots.col = choice;
+  slots.cols = 1;
+  return slots;
+}
+
 Placement picked(const Slice& rows, const Slice& index) {
   return {rows, placement::Indexed{index}};
 }
@@ -22,13 +28,14 @@ Slots::Slots(Builder& build, bool merged)
     : build_(build),
       p_(build.problem()),
       routing_(*p_.routing),
-      of_all_(p_.traits().slices_experts()),
+      of_all_(p_.traits().slices_experts() && !p_.traits().replicates_tokens()),
       merged_(merged),
       row_of_(build.typed_buffer("row_of", DType::i32, (of_all_ && !merged ? p_.world : 1) * routing_.rows(0),
                                  1)),
       slot_of_(build.typed_buffer("slot_of", DType::i32, (of_all_ ? p_.world : 1) * p_.m, p_.experts.topk)),
-      live_(
-          build.typed_buffer("live", DType::i32, (of_all_ ? 1 : 2) * std::int64_t{p_.world}, p_.weights())) {}
+      live_(build.typed_buffer("live", DType::i32,
+                               (p_.traits().slices_experts() ? 1 : 2) * std::int64_t{p_.sources()},
+                               p_.weights())) {}
 
 void Slots::assign(int rank) const {
   build_.step(rank, compute_lane,
@@ -51,7 +58,8 @@ Placement Slots::tokens(int rank, int source, const Slice& tokens) const {
 }
 
 Slice Slots::counts_to(int rank) const {
-  return of_all_ ? part_of(build_, live_, rank, rank) : build_.rows(live_, rank, p_.world, p_.world);
+  return p_.traits().slices_experts() ? part(live_, rank, rank)
+                                      : build_.rows(live_, rank, p_.world, p_.world);
 }
 
 std::vector<std::int32_t> Slots::gathered() const {
@@ -94,12 +102,8 @@ Elementwise Slots::combine(int rank, const Slice& products) const {
 Elementwise Slots::combine(int rank, int source, const Slice& products, const Slice& factors,
                            const Slice& to) const {
   Elementwise pass = planner::combine(build_.row_blocks(factors.rows, p_.n), factors, to);
-  for (std::int64_t choice = 0; choice < p_.experts.topk; ++choice) {
-    Slice index = part(slot_of_, rank, source);
-    index.col = choice;
-    index.cols = 1;
-    pass.from.push_back(picked(products, index));
-  }
+  for (std::int64_t choice = 0; choice < p_.experts.topk; ++choice)
+    pass.from.push_back(picked(products, of_choice(part(slot_of_, rank, source), choice)));
   return pass;
 }
 

@@ -10,8 +10,8 @@ std::int32_t live_element(const Routing& routing, int rank, int source, int weig
 
 /// The indices and counts of a plan's AssignSlots steps.
 ///
-/// A rank has its own. With tensor-parallel experts it needs those of all ranks: buffers then have a part for
-/// each rank, and a rank assigns in its own part.
+/// A rank has its own. With tensor-parallel experts it needs those of all ranks, unless these have the same
+/// tokens: buffers then have a part for each rank, and a rank assigns in its own part.
 class Slots {
  public:
   /// Declares their buffers. `merged`: ranks need each other's for MergedSlots only.
@@ -32,7 +32,7 @@ class Slots {
   Slice counts_to(int rank) const;
   /// Buffers of tensor-parallel experts whose own parts all other ranks need.
   std::vector<std::int32_t> gathered() const;
-  /// The slots of the choices of the tokens of all ranks.
+  /// The slots of the choices of all tokens: of those of all ranks, with tensor-parallel experts.
   Slice slot_of(int rank) const { return build_.all(slot_of_, rank); }
   /// The pass that stores a rank's counts on all ranks, each of which then finds 1 in entry `rank` of
   /// `counted`. counted = -1: nobody awaits that.
@@ -59,6 +59,8 @@ class Slots {
   std::int32_t row_of_, slot_of_, live_;
 };
 
+/// Those of one choice, in slots of choices.
+Slice of_choice(Slice slots, std::int64_t choice);
 /// The rows that an index picks.
 Placement picked(const Slice& rows, const Slice& index);
 /// The part of a rank in a buffer that has equal parts of all ranks.

@@ -11,6 +11,7 @@
 #include "planner/common/helpers.hpp"
 #include "planner/common/merged_slots.hpp"
 #include "planner/common/reach.hpp"
+#include "planner/common/replicated_tokens.hpp"
 #include "planner/common/symmetry.hpp"
 #include "shingle/machine/machine.hpp"
 
@@ -60,10 +61,11 @@ std::optional<Reason> unserved_by_fused(const Problem& p, const Machine& machine
                     "needs all of them first: take helpers = none",
                     params.helpers)};
   if (params.comm_rows < 0) return Reason{"a communication tile has at least one row"};
-  if (params.one_shot && p.op != Op::gemm_allreduce) return Reason{"one-shot is for gemm+allreduce only"};
+  if (params.one_shot && !planner::sums_on_all(p))
+    return Reason{"one-shot is for gemm+allreduce, grouped-gemm+allreduce and moe+allreduce only"};
   if (params.sums != SumsIn::automatic && (!p.traits().reduces() || p.traits().grouped))
-    return Reason{fmt::format("sums = {} is for sums over ranks, which {} does not have", name(params.sums),
-                              name(p.op))};
+    return Reason{fmt::format("sums = {} is for sums over ranks of one product, which {} does not have",
+                              name(params.sums), name(p.op))};
   if (params.sums == SumsIn::epilogue) {
     if (auto why = why_not_in_epilogue(p, machine, params))
       return Reason{fmt::format("sums = epilogue: {}: use sums = pass", *why)};
@@ -221,6 +223,16 @@ std::int32_t filling(const Problem& p, const Machine& machine, const FusedParams
   return std::min(2 * static_cast<std::int32_t>(std::ceil(needed / 2)), idle / 2 * 2);
 }
 
+/// True if every rank should store its sums of tokens on all ranks, rather than with their owners, which
+/// return the result. Ranks copy that from internal memory to the output.
+bool sends_to_all(const Problem& p, const Machine& machine, FusedParams params) {
+  if (params.one_shot) return true;
+  if (params.comm_order != CommOrder::automatic) return false;  // as of gemm+allreduce
+  if (p.world <= 2) return true;
+  params.unregistered = true;
+  return one_shot_is_faster(p, machine, params, {0, 0, staged_bytes(p, params)}, false);
+}
+
 /// The params that the operator uses, including the planner's choices.
 FusedParams choose(const Problem& p, const Machine& machine, const FusedParams& params) {
   FusedParams chosen;
@@ -273,7 +285,11 @@ FusedParams choose(const Problem& p, const Machine& machine, const FusedParams& 
       chosen.comm_rows = params.comm_rows > 0 ? params.comm_rows : communication_rows(p, machine);
     }
   }
-  if (p.traits().slices_experts()) {
+  if (p.traits().replicates_tokens()) {
+    chosen.one_shot = sends_to_all(p, machine, params);
+    if (!chosen.one_shot) chosen.comm_order = CommOrder::ring;
+    chosen.helpers = planner::helpers_of_strips(p, machine, params.tile, params.helpers);
+  } else if (p.traits().slices_experts()) {
     const bool open = params.helpers == 0 && (p.has_slots() || params.mover == Mover::automatic);
     // The device knows how many tokens there are: a copy engine moves as many as there may be.
     chosen.mover = p.has_slots() ? Mover::store : params.mover;
@@ -353,6 +369,10 @@ Result<Plan> plan_fused(const Problem& problem, const Machine& host, const Fused
         planner::fuse_merged_experts(build, machine);
       else
         planner::fuse_sliced_experts(build, machine);
+      break;
+    case Op::grouped_gemm_allreduce:
+    case Op::moe_allreduce:
+      planner::fuse_replicated_tokens(build, machine);
       break;
     case Op::mlp:
       planner::fuse_mlp(build, machine);

@@ -36,9 +36,16 @@ void fuse_sliced_experts(FusedBuilder& build, const Machine& machine);
 /// The same with merged slots: all tokens are gathered before the product, and all sums are stored behind it.
 void fuse_merged_experts(FusedBuilder& build, const Machine& machine);
 
+/// grouped-gemm+allreduce and moe+allreduce: sums are stored with the ranks that add them, strip by strip.
+void fuse_replicated_tokens(FusedBuilder& build, const Machine& machine);
+
 /// True if tokens go to the ranks of their experts.
 inline bool dispatches_tokens(const Problem& problem) {
   return problem.traits().grouped && problem.traits().before == CollectiveKind::alltoall;
+}
+/// True if ranks may send what is summed to all ranks.
+inline bool sums_on_all(const Problem& problem) {
+  return problem.op == Op::gemm_allreduce || problem.traits().replicates_tokens();
 }
 /// Rows of the largest shard; or most tokens that a rank sends to another.
 std::int64_t most_moved_rows(const Problem& problem);

@@ -28,7 +28,9 @@ std::vector<std::int64_t> comm_rows_to_try(const Tuning<P>& tuning) {
 
 /// By default shards go by copy engine, and tokens by size.
 std::vector<Mover> movers_to_try(const Tuning<P>& tuning) {
-  const bool gathers_tokens = tuning.problem.traits().slices_experts() && !tuning.problem.has_slots();
+  const OperatorTraits& traits = tuning.problem.traits();
+  const bool gathers_tokens =
+      traits.slices_experts() && !traits.replicates_tokens() && !tuning.problem.has_slots();
   if (!moves_inputs(tuning) && !gathers_tokens) return {};
   if (dispatches_tokens(tuning.problem)) return {Mover::automatic, Mover::copy_engine, Mover::store};
   return {Mover::automatic, Mover::store};
@@ -36,7 +38,9 @@ std::vector<Mover> movers_to_try(const Tuning<P>& tuning) {
 
 std::vector<CommOrder> comm_orders_to_try(const Tuning<P>& tuning) {
   if (gathers(tuning)) return {CommOrder::ring, CommOrder::reverse, CommOrder::interleaved};
-  if (!tuning.problem.traits().reduces() || tuning.problem.traits().grouped) return {};
+  const OperatorTraits& traits = tuning.problem.traits();
+  if (traits.replicates_tokens()) return {CommOrder::automatic, CommOrder::ring};
+  if (!traits.reduces() || traits.grouped) return {};
   // An explicit order excludes one-shot; `automatic` keeps it possible.
   return {CommOrder::automatic, CommOrder::ring, CommOrder::interleaved};
 }
@@ -72,11 +76,14 @@ const planner::ParamTable<FusedParams>& FusedParams::table() {
                         "Where owners add the ranks' parts: epilogue (the default, if it can) or pass",
                         sums_to_try),
           row<&P::stage_fp32>("stage-fp32", "", "Send partial products in fp32"),
-          row<&P::one_shot>("one-shot", "", "All-reduce: each rank sends its product to all ranks",
-                            [](const Tuning<P>& tuning) {
-                              return tuning.problem.op == Op::gemm_allreduce ? std::vector{false, true}
-                                                                             : std::vector<bool>{};
-                            }),
+          row<&P::one_shot>(
+              "one-shot", "", "All-reduce: each rank sends its product, or its sums of tokens, to all ranks",
+              [](const Tuning<P>& tuning) {
+                // Two ranks send sums of tokens in one shot anyway.
+                const Problem& p = tuning.problem;
+                const bool open = sums_on_all(p) && !(p.traits().replicates_tokens() && p.world <= 2);
+                return open ? std::vector{false, true} : std::vector<bool>{};
+              }),
           row<&P::comm_rows>("comm-rows", "ROWS",
                              "Rows of a communication tile (allgather+gemm, mlp); tokens of a copy (experts)",
                              comm_rows_to_try),

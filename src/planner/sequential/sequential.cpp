@@ -213,6 +213,10 @@ Result<Plan> plan_sequential(const Problem& problem, const Machine& host, const 
     case Op::moe_tp:
       planner::sliced_experts_in_sequence(build, machine, chosen.slots == SlotOrder::merged);
       break;
+    case Op::grouped_gemm_allreduce:
+    case Op::moe_allreduce:
+      planner::replicated_tokens_in_sequence(build, machine);
+      break;
     case Op::mlp:
       planner::plan_mlp_slices(build, {0, problem.shard_rows()});
       break;

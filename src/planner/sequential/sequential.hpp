@@ -15,6 +15,8 @@ void ulysses_in_sequence(Builder& build);
 void experts_in_sequence(Builder& build, const Machine& machine);
 /// allgather+grouped-gemm, grouped-gemm+reducescatter and moe-tp, likewise. `merges`: slots of all ranks.
 void sliced_experts_in_sequence(Builder& build, const Machine& machine, bool merges);
+/// grouped-gemm+allreduce and moe+allreduce, likewise.
+void replicated_tokens_in_sequence(Builder& build, const Machine& machine);
 /// allgather+attention: all-gathers of K and of V, attention.
 void gather_keys(Builder& build);
 /// attention-backward: all-gathers of K and of V, its backward, all-to-alls of the parts of their gradients

@@ -61,6 +61,8 @@ Result<Plan> signal_experts(const Problem& problem, const Machine& machine, cons
   }
   SignalParams chosen = params;
   chosen.equal_groups = false;
+  if (problem.traits().replicates_tokens())
+    return signal_replicated_tokens(problem, machine, std::move(chosen));
   if (problem.traits().slices_experts()) return signal_sliced_experts(problem, machine, std::move(chosen));
   if (chosen.group_waves.empty())
     chosen.group_waves = default_partition(waves_of(problem, machine, params.tile));

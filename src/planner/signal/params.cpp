@@ -6,7 +6,7 @@ namespace shingle {
 namespace planner {
 
 /// Tensor-parallel experts: all other ranks' tokens together, or each rank's in some groups; with slots in
-/// one.
+/// one. Of tokens that all ranks have, equal parts of the columns.
 static std::vector<SignalParams> sliced_groups_to_try(const Tuning<SignalParams>& tuning) {
   std::vector<SignalParams> all;
   const int world = tuning.problem.world;
@@ -15,6 +15,10 @@ static std::vector<SignalParams> sliced_groups_to_try(const Tuning<SignalParams>
     all.push_back(tuning.at);
     all.back().group_waves = std::move(shares);
   };
+  if (tuning.problem.traits().replicates_tokens()) {
+    for (const std::size_t strips : {1, 2, 4, 8}) with(std::vector<std::int64_t>(strips, 1));
+    return all;
+  }
   with({1, world - 1});
   for (const std::int64_t cut : {1, 2, 4, 8})
     if (cut == 1 || !tuning.problem.has_slots()) with(groups_by_rank(world, cut));

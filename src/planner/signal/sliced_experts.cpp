@@ -155,10 +155,9 @@ std::vector<std::int64_t> in_whole_ranks(int world, const std::vector<std::int64
 }
 
 Result<Plan> signal_sliced_experts(const Problem& problem, const Machine& machine, SignalParams params) {
-  constexpr std::size_t most_groups = 512;  // so that work queues, one for sums of a rank in a group, suffice
-  if (params.group_waves.size() > most_groups)
+  if (params.group_waves.size() > most_groups_of_slices)
     return Reason{fmt::format("{} groups of tensor-parallel experts are more than {}",
-                              params.group_waves.size(), most_groups)};
+                              params.group_waves.size(), most_groups_of_slices)};
   const std::int32_t workers = machine.workers - machine.collective_workers;
   if (auto reason = wrong_helpers(params.helpers, workers)) return *reason;
   if (params.helpers == 0) params.helpers = default_helpers(problem, machine, params.tile, workers - 1);
