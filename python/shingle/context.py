@@ -290,7 +290,8 @@ class Call:
 
 
 class Routing:
-    """Destinations of the rows of an all-to-all, or of tokens: `destinations[rank][row]`, of all ranks.
+    """Destinations of the rows of an all-to-all, or of tokens: `destinations[rank][row]`, of all ranks. Of
+    grouped-gemm+allreduce and moe+allreduce only `destinations[0]`, because all ranks have the same tokens.
 
     experts: not 0 if destinations are experts, of this number. Row j · t + i of a rank with t tokens is then choice j
     of its token i.

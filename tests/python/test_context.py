@@ -60,11 +60,17 @@ def test_all_to_all_takes_a_routing(context):
         np.testing.assert_allclose(got, rows @ weight.T, rtol=1e-5)
 
 
+def alike(*of_ranks):
+    """All ranks have what rank 0 has."""
+    for of in of_ranks:
+        of[1:] = of[:1] * (len(of) - 1)
+
+
 @pytest.mark.parametrize("mechanism", ["sequential", "fused"])
-@pytest.mark.parametrize("name", ["moe", "moe-tp"])
+@pytest.mark.parametrize("name", ["moe", "moe-tp", "moe+allreduce"])
 def test_mixture_of_experts(context, name, mechanism):
     inner, topk, tokens = 12, 2, (5, 3)
-    sliced = name == "moe-tp"
+    sliced, replicated = name != "moe", name == "moe+allreduce"
     experts = 5 if sliced else 4  # ranks have slices of all experts, or some of the experts each
     op = context.declare(name, m=8, n=N, k=K, inner=inner // 2 if sliced else inner, transpose_b=1, activation="swiglu",
                          experts=experts, topk=topk, mechanism=mechanism)  # fmt: skip
@@ -76,7 +82,9 @@ def test_mixture_of_experts(context, name, mechanism):
     down = random.standard_normal((experts, N, inner), np.float32)
     chosen = [random.permuted(np.tile(np.arange(experts), (count, 1)), axis=1)[:, :topk] for count in tokens]
     weights = [random.random((count, topk), np.float32) for count in tokens]
-    out = [np.full((count, N), np.nan, np.float32) for count in tokens]
+    if replicated:
+        alike(x, chosen, weights)
+    out = [np.full((len(of), N), np.nan, np.float32) for of in x]
     if sliced:
         own = [slice(0, inner // 2), slice(inner // 2, inner)]
         ups = [up.reshape(experts, 2, inner, K)[:, :, at].reshape(-1, K) for at in own]
@@ -84,7 +92,7 @@ def test_mixture_of_experts(context, name, mechanism):
     else:
         own = [slice(0, 2), slice(2, 4)]
         ups, downs = [np.vstack(up[at]) for at in own], [np.vstack(down[at]) for at in own]
-    tables = [np.ascontiguousarray(of.T, np.int32) for of in chosen]
+    tables = [np.ascontiguousarray(of.T, np.int32) for of in (chosen[:1] if replicated else chosen)]
     for routing in (
         Routing([list(of.ravel()) for of in tables], experts),
         Routing.in_memory([of.ctypes.data for of in tables], [of.size for of in tables], experts, tables),
@@ -100,8 +108,11 @@ def test_mixture_of_experts(context, name, mechanism):
             np.testing.assert_allclose(out[rank], np.einsum("tj,tjn->tn", weights[rank], each), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["moe", "moe-tp"])
-@pytest.mark.parametrize("mechanism", ["sequential", "chunked", "signal", "fused"])
+@pytest.mark.parametrize(
+    ("name", "mechanism"),
+    [(name, mechanism) for name in ("moe", "moe-tp", "moe+allreduce")
+     for mechanism in ("sequential", "chunked", "signal", "fused") if (name, mechanism) != ("moe+allreduce", "chunked")],
+)  # fmt: skip
 def test_mixture_of_experts_by_ids(context, mechanism, name):
     """The device routes, and drops what exceeds the capacity, as the host would do it here."""
     inner, experts, topk, capacity, most = 12, 4, 2, 3, 8
@@ -124,8 +135,10 @@ def test_mixture_of_experts_by_ids(context, mechanism, name):
         x = [random.standard_normal((count, K), np.float32) for count in tokens]
         ids = [random.integers(-1, experts, (count, topk), np.int32) for count in tokens]
         weights = [random.random((count, topk), np.float32) for count in tokens]
+        if name == "moe+allreduce":
+            alike(x, ids, weights)
         dropped = [np.full((1, 2), -1, np.int32) for _ in tokens]
-        out = [np.full((count, N), np.nan, np.float32) for count in tokens]
+        out = [np.full((len(of), N), np.nan, np.float32) for of in x]
         call(most, [dense(at) for r in (0, 1)
                     for at in (x[r], ups[r], downs[r], weights[r], ids[r], dropped[r], out[r])])  # fmt: skip
         context.synchronize()

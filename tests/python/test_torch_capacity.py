@@ -33,11 +33,17 @@ def assigned(ids, experts, capacity):
     return slot_of, dropped
 
 
+LAYOUTS = {"whole experts": {}, "slices": {"tensor_parallel": True}}
+LAYOUTS["replicated"] = LAYOUTS["slices"] | {"replicated": True}
+EACH_LAYOUT = pytest.mark.parametrize("layout", LAYOUTS)
+
+
 class Case(test_torch_experts.Case):
     """The case of test_torch_experts with a capacity. Some ids are no experts."""
 
     def __init__(self, tokens, experts, topk, capacity, activation="swiglu", choose=None, **options):
-        self.capacity, self.most, self.dropped = capacity, max(tokens[: dist.get_world_size()]), []
+        ranks = 1 if options.get("replicated") else dist.get_world_size()
+        self.capacity, self.most, self.dropped = capacity, max(tokens[:ranks]), []
 
         def some_are_none(count, topk):
             return torch.randint(-2, experts + 1, (count, topk))
@@ -52,12 +58,12 @@ class Case(test_torch_experts.Case):
 
     def call(self, x, up, down, weights, **options):
         options = {"capacity": self.capacity, "max_tokens": self.most, "activation": self.activation,
-                   "tensor_parallel": self.tensor_parallel} | options  # fmt: skip
+                   "tensor_parallel": self.tensor_parallel, "replicated": self.replicated} | options  # fmt: skip
         return st.moe(x, up, down, self.mine(self.ids), weights, **options)
 
 
-def capacity_case(tensor_parallel, tokens, experts, topk, capacity, dtype, activation="swiglu", choose=None):
-    case = Case(tokens, experts, topk, capacity, activation, choose, tensor_parallel=tensor_parallel)
+def capacity_case(layout, tokens, experts, topk, capacity, dtype, activation="swiglu", choose=None):
+    case = Case(tokens, experts, topk, capacity, activation, choose, **LAYOUTS[layout])
     leaves = case.leaves(dtype)
     out, dropped = case.call(*leaves)
     assert out.dtype == dtype and dropped.dtype == torch.int32
@@ -74,32 +80,33 @@ def none_at_all(count, topk):
 
 
 @RANKS
-@SPLITS
+@EACH_LAYOUT
 @pytest.mark.parametrize("capacity", [1, 2, 3, 100])
-def test_capacities(ranks, tensor_parallel, capacity):
-    on_ranks(ranks, capacity_case, tensor_parallel, [9, 7], 8, 2, capacity, torch.float64)
+def test_capacities(ranks, layout, capacity):
+    on_ranks(ranks, capacity_case, layout, [9, 7], 8, 2, capacity, torch.float64)
 
 
 @RANKS
-@SPLITS
-def test_other_dtypes_and_activations(ranks, tensor_parallel):
+@EACH_LAYOUT
+def test_other_dtypes_and_activations(ranks, layout):
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        on_ranks(ranks, capacity_case, tensor_parallel, [40, 30], 8, 2, 6, dtype)
+        on_ranks(ranks, capacity_case, layout, [40, 30], 8, 2, 6, dtype)
     for activation in ("gelu", "silu", "relu", None):
-        on_ranks(ranks, capacity_case, tensor_parallel, [9, 7], 8, 2, 2, torch.float64, activation)
+        on_ranks(ranks, capacity_case, layout, [9, 7], 8, 2, 2, torch.float64, activation)
 
 
 @RANKS
-@SPLITS
-def test_extreme_routings(ranks, tensor_parallel):
-    on_ranks(ranks, capacity_case, tensor_parallel, [5, 0, 2], 8, 4, 3, torch.float64, "swiglu", all_to_the_last)
-    on_ranks(ranks, capacity_case, tensor_parallel, [5, 0, 2], 8, 4, 3, torch.float64, "swiglu", none_at_all)
-    on_ranks(ranks, capacity_case, tensor_parallel, [0, 5], 4, 1, 2, torch.float64)
-    on_ranks(ranks, capacity_case, tensor_parallel, [0], 4, 2, 2, torch.float64)  # no tokens at all
+@EACH_LAYOUT
+def test_extreme_routings(ranks, layout):
+    on_ranks(ranks, capacity_case, layout, [5, 0, 2], 8, 4, 3, torch.float64, "swiglu", all_to_the_last)
+    on_ranks(ranks, capacity_case, layout, [5, 0, 2], 8, 4, 3, torch.float64, "swiglu", none_at_all)
+    on_ranks(ranks, capacity_case, layout, [0, 5], 4, 1, 2, torch.float64)
+    on_ranks(ranks, capacity_case, layout, [0], 4, 2, 2, torch.float64)  # no tokens at all
 
 
 def test_slices_of_experts_whose_number_the_ranks_do_not_divide():
-    on_ranks(2, capacity_case, True, [4, 3], 5, 2, 2, torch.float64)
+    for layout in ("slices", "replicated"):
+        on_ranks(2, capacity_case, layout, [4, 3], 5, 2, 2, torch.float64)
 
 
 def slots_case():
@@ -216,6 +223,8 @@ def bad_input_case():
         ("max_tokens = 3, but x has 4 tokens", {"capacity": 2, "max_tokens": 3}),
         ("max_tokens = 4 needs a capacity", {"max_tokens": 4}),
         ("activation = 'tanh'", {"capacity": 2, "activation": "tanh"}),
+        ("replicated = True needs tensor_parallel", {"capacity": 2, "replicated": True}),
+        ("replicated = True needs .* and a capacity", {"tensor_parallel": True, "replicated": True}),
     ):
         with pytest.raises(errors.InvalidArgument, match=match):
             st.moe(*good, ids, weights, **options)

@@ -40,12 +40,16 @@ def dense(x, up, down, ids, weights, activation):
 
 
 class Case:
-    """Tokens of all ranks, their experts, and the experts of all ranks, in float64 and equal on all ranks."""
+    """Tokens of all ranks, their experts, and the experts of all ranks, in float64 and equal on all ranks.
 
-    def __init__(self, tokens, experts, topk, activation="swiglu", choose=None, out=OUT, tensor_parallel=False):
+    replicated: all ranks have the same tokens.
+    """
+
+    def __init__(self, tokens, experts, topk, activation="swiglu", choose=None, out=OUT, tensor_parallel=False,
+                 replicated=False):  # fmt: skip
         self.rank, self.ranks, self.activation = dist.get_rank(), dist.get_world_size(), activation
-        self.tensor_parallel = tensor_parallel
-        tokens = [tokens[rank % len(tokens)] for rank in range(self.ranks)]
+        self.tensor_parallel, self.replicated = tensor_parallel, replicated
+        tokens = [tokens[rank % len(tokens)] for rank in range(1 if replicated else self.ranks)]
 
         def random(*shape):
             return torch.randn(shape, dtype=torch.float64).requires_grad_()
@@ -62,7 +66,7 @@ class Case:
         return dense(x, self.up, self.down, ids, weights, self.activation)
 
     def mine(self, of_ranks):
-        return of_ranks[self.rank]
+        return of_ranks[0 if self.replicated else self.rank]
 
     def own_experts(self, up, down):
         """This rank's part of the weights of all experts."""

@@ -125,7 +125,9 @@ def measure_case():
         patch.setattr(warming, "routed_us", with_new_routings)
         patch.setattr(warming, "median_of", lambda group, launch, sleep_cycles: [launch(), launch()] and 1.0)
         candidates = {"gemm+allreduce": ["fused", "chunked chunks=2"], "moe": ["chunked"]}
-        patch.setattr(warming, "CANDIDATES", candidates | {"moe-tp": warming.CANDIDATES["moe-tp"]})
+        for op in ("moe-tp", "moe+allreduce"):
+            candidates[op] = warming.CANDIDATES[op]
+        patch.setattr(warming, "CANDIDATES", candidates)
         patch.setattr(torch, "randn", lambda sizes, device, randn=torch.randn: randn(sizes))
         patch.setattr(torch, "tensor", lambda values, device, tensor=torch.tensor: tensor(values))
         group = overlapped.find_group("0")
@@ -151,6 +153,8 @@ def measure_case():
             Shape("moe-tp", N, K, "f32", 1, inner=4, experts=(4, 2), capacity=20, activation="swiglu"),
             Shape("allgather+grouped-gemm", 8, K, "f32", 1, experts=(4, 2), capacity=20, transpose_b=False),
             Shape("grouped-gemm+reducescatter", N, K, "f32", 1, experts=(4, 2), capacity=20, transpose_b=False),
+            Shape("moe+allreduce", N, K, "f32", 1, inner=4, experts=(4, 2), capacity=20, activation="swiglu"),
+            Shape("grouped-gemm+allreduce", N, K, "f32", 1, experts=(4, 2), capacity=20, transpose_b=False),
         ):  # fmt: skip
             found = warming.measure(group, shape, [16, 64], None)
             assert list(found) == [16, 64]

@@ -13,8 +13,11 @@ from shingle.torch import contexts, experts, overlapped, warming  # noqa: E402
 from shingle.torch.choices import PREDICTED, Shape, table  # noqa: E402
 from shingle.torch.experts import kernels, routing  # noqa: E402
 from shingle.torch.experts.slices import Slices  # noqa: E402
-from shingle.torch.experts.slots import SlicedSlots, Slots  # noqa: E402
+from shingle.torch.experts.slots import ReplicatedSlots, SlicedSlots, Slots  # noqa: E402
 from thread_ranks import engines, on_threads  # noqa: E402
+
+
+SLOTS = {(False, False): Slots, (True, False): SlicedSlots, (True, True): ReplicatedSlots}  # by options of the ops
 
 
 def experts_case(tensor_parallel):
@@ -52,11 +55,11 @@ def experts_case(tensor_parallel):
         assert counts["overlapped." + op] > 0 and not counts["sequential." + op], counts
 
 
-def capacity_case(tensor_parallel):
+def capacity_case(*layout):
     """The device routes, in both ways alike: what is dropped, results and gradients. Empty slots are zeros."""
     counts = overlapped.counts
     counts.clear()
-    kind = SlicedSlots if tensor_parallel else Slots
+    kind = SLOTS[layout]
     with host_ranks(), warming.forced(PREDICTED):
         group = overlapped.find_group("0")
         for dtype in (torch.float32, torch.bfloat16):
@@ -66,22 +69,22 @@ def capacity_case(tensor_parallel):
                 x, up, down = (
                     (torch.randn(sizes) / 4).to(dtype) for sizes in ((tokens, K), (count, 8, K), (count, N, 4))
                 )
-                given = x, up, down, ids, weights, "0", "swiglu", capacity, most, tensor_parallel
+                given = x, up, down, ids, weights, "0", "swiglu", capacity, most, *layout
                 same(*(kernels.moe_with_capacity(way, *given) for way in WAYS))
                 grad = torch.randn(tokens, N).to(dtype)
                 for wanted in ([True] * 4, [True, False, False, True], [False, True, False, False]):
                     same(*(kernels.moe_with_capacity_gradients(way, grad, *given, wanted) for way in WAYS))
                 same(*by_both("dispatch", x, up, kind(ids.int(), count, group, capacity, most)))
-    for op in kind.OPS.values():
+    for op in filter(None, kind.OPS.values()):
         assert counts["overlapped." + op] > 0 and not counts["sequential." + op], counts
 
 
-@pytest.mark.parametrize("tensor_parallel", [False, True])
-def test_kernels_with_a_capacity(tensor_parallel):
-    on_ranks(1, capacity_case, tensor_parallel)
+@pytest.mark.parametrize("layout", SLOTS)
+def test_kernels_with_a_capacity(layout):
+    on_ranks(1, capacity_case, *layout)
 
 
-def capacity_choice_case(tensor_parallel):
+def capacity_choice_case(*layout):
     """Calls with a capacity are overlapped without a measurement, also in a capture."""
     counts = overlapped.counts
     x, up, down = torch.randn(4, K), torch.randn(2, 8, K), torch.randn(2, N, 4)
@@ -89,11 +92,11 @@ def capacity_choice_case(tensor_parallel):
 
     def call():
         counts.clear()
-        given = x, up, down, ids, weights, "0", "swiglu", 3, None, tensor_parallel
+        given = x, up, down, ids, weights, "0", "swiglu", 3, None, *layout
         kernels.moe_with_capacity(experts.overlapped, *given)
         return dict(counts)
 
-    op = "moe-tp" if tensor_parallel else "moe"
+    op = SLOTS[layout].OPS["moe"]
 
     with host_ranks():
         assert call() == {f"overlapped.{op}": 1}
@@ -104,9 +107,9 @@ def capacity_choice_case(tensor_parallel):
         assert table.mechanisms(shape) == [shape] and shape.key == shape
 
 
-@pytest.mark.parametrize("tensor_parallel", [False, True])
-def test_choice_with_a_capacity(tensor_parallel):
-    on_ranks(1, capacity_choice_case, tensor_parallel)
+@pytest.mark.parametrize("layout", SLOTS)
+def test_choice_with_a_capacity(layout):
+    on_ranks(1, capacity_choice_case, *layout)
 
 
 WAYS = experts.overlapped, experts.sequential
@@ -155,29 +158,31 @@ def test_kernels_of_experts_on_several_ranks(tensor_parallel):
         assert len(counted) == 3
 
 
-def capacity_ranks_case(rank, ranks):
+def capacity_ranks_case(rank, ranks, replicated):
     """Tensor-parallel experts with a capacity on several ranks, one without tokens: as c10d computes them."""
     engines(ranks)
-    group, generator = dist.group.WORLD.group_name, torch.Generator().manual_seed(rank)
-    tokens, count, topk, most = (5, 0, 3)[rank], 4, 2, 6
+    group, own = dist.group.WORLD.group_name, torch.Generator().manual_seed(rank)
+    generator = torch.Generator().manual_seed(7) if replicated else own
+    tokens, count, topk, most = (5, 0, 3)[0 if replicated else rank], 4, 2, 6
     ids = torch.randint(-1, count + 1, (tokens, topk), generator=generator)
-    for choice in ("sequential", "chunked", "signal", "fused"):
+    for choice in ("sequential", "signal", "fused") if replicated else ("sequential", "chunked", "signal", "fused"):
         dist.barrier()
         table.forced = choice
-        x, up, down, grad = (
-            torch.randn(of, generator=generator) for of in ((tokens, K), (count, 8, K), (count, N, 4), (tokens, N))
-        )
-        given = x, up, down, ids, torch.rand(tokens, topk, generator=generator), group, "swiglu", 2, most, True
+        x, grad = (torch.randn(of, generator=generator) for of in ((tokens, K), (tokens, N)))
+        up, down = (torch.randn(of, generator=own) for of in ((count, 8, K), (count, N, 4)))
+        weights = torch.rand(tokens, topk, generator=generator)
+        given = x, up, down, ids, weights, group, "swiglu", 2, most, True, replicated
         for got, expected in zip(*(kernels.moe_with_capacity(way, *given) for way in WAYS)):
             close(got, expected, bound=1e-5)
         for wanted in ([True] * 4, [True, False, False, True]):
             close(*(kernels.moe_with_capacity_gradients(way, grad, *given, wanted) for way in WAYS), bound=1e-5)
-    return sorted(op for op in SlicedSlots.OPS.values() if overlapped.counts["overlapped." + op] > 0)
+    return [op for op in SLOTS[True, replicated].OPS.values() if op and overlapped.counts["overlapped." + op] > 0]
 
 
-def test_sliced_kernels_with_a_capacity_on_several_ranks():
-    for counted in on_threads(3, capacity_ranks_case, 3).values():
-        assert len(counted) == 3
+@pytest.mark.parametrize("replicated", [False, True])
+def test_sliced_kernels_with_a_capacity_on_several_ranks(replicated):
+    for counted in on_threads(3, capacity_ranks_case, 3, replicated).values():
+        assert len(counted) == (2 if replicated else 3)
 
 
 def candidates_case():

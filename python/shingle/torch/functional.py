@@ -16,7 +16,7 @@ from ..errors import InvalidArgument
 from . import ops  # noqa: F401  registers torch.ops.shingle
 from .groups import name_of, ranks_of
 from .sequential import rms_norm
-from .shapes import check_capacity
+from .shapes import check_capacity, check_replicated
 
 _ops = torch.ops.shingle
 
@@ -175,7 +175,7 @@ def ring_attention(q, k, v, group=None, *, causal=False, zigzag=False, rows=None
 
 
 def moe(x, w_up, w_down, topk_ids, topk_weights, group=None, *, activation="swiglu", tensor_parallel=False,
-        capacity=None, max_tokens=None):  # fmt: skip
+        capacity=None, max_tokens=None, replicated=False):  # fmt: skip
     """Σ_j topk_weights[i, j] · expert(x_i) over the experts topk_ids[i, j] of token i, of experts that ranks share.
 
     x: this rank's tokens, [tokens, hidden] or [..., hidden]; ranks may have different numbers of them, or none.
@@ -193,18 +193,24 @@ def moe(x, w_up, w_down, topk_ids, topk_weights, group=None, *, activation="swig
     tokens and computes the first product again.
 
     capacity: the device routes, and the host waits for nothing, so a CUDA graph holds the call. An expert takes at most
-    `capacity` choices of one rank's tokens: choice 0 of all tokens first, then choice 1, and so on. The others are
+    `capacity` choices of one rank's tokens (replicated: of all tokens): choice 0 of all tokens first, then choice 1, and so on. The others are
     dropped: they add nothing to the result, and have no gradients. An id of -1 is no choice. Returns (result, dropped);
     dropped is int32 [2] on x's device: choices of own tokens that were dropped, and ids that are neither an expert nor
     -1. max_tokens: the most tokens of any rank, equal on all ranks; None: all ranks have as many as this one. Wrong
     arguments raise on their rank alone.
+
+    replicated: all ranks have the same tokens, as in tensor-parallel inference: x, topk_ids and topk_weights must be
+    equal on all ranks, and so is the result. No token travels, only sums do. Needs tensor_parallel and a capacity;
+    capacity = tokens drops nothing where a token chooses an expert at most once. Backward takes the gradients of the
+    result to be equal on all ranks.
     """
     rows, ids, weights = (of.flatten(0, -2) if of.dim() > 2 else of for of in (x, topk_ids, topk_weights))
     given = rows, w_up, w_down, ids, weights, name_of(group), activation
     if capacity is None:
+        check_replicated(replicated, tensor_parallel, capacity)
         check_capacity(capacity, max_tokens)
         return _ops.moe(*given, tensor_parallel)[0].view(*x.shape[:-1], w_down.shape[1])
-    out, dropped = _ops.moe_with_capacity(*given, capacity, max_tokens, tensor_parallel)
+    out, dropped = _ops.moe_with_capacity(*given, capacity, max_tokens, tensor_parallel, replicated)
     return out.view(*x.shape[:-1], out.shape[1]), dropped
 
 

@@ -1,13 +1,12 @@
 """Mixture-of-experts layers of vLLM and SGLang, both called FusedMoE: `moe` with a capacity.
 
-With tensor parallelism these servers give each rank a slice of every expert, and all ranks the same tokens. Here each
-rank takes its part of the tokens through `moe` with tensor_parallel, and an all-gather returns the sums of all tokens.
-An expert has as many slots as a rank has tokens in the largest batch. Routers choose an expert at most once a token, so
-no choice is dropped.
+With tensor parallelism these servers give each rank a slice of every expert, and all ranks the same tokens: `moe` with
+tensor_parallel and replicated. An expert has as many slots as the largest batch has tokens. Routers choose an expert at
+most once a token, so no choice is dropped.
 """
 
-from . import experts, row_parallel, sequential, shapes
-from .experts.slots import SlicedSlots
+from . import experts, row_parallel, shapes
+from .experts.slots import ReplicatedSlots
 from .functional import moe
 from .groups import find_group
 from .settings import settings
@@ -28,15 +27,11 @@ def forward(x, w13, w2, topk_ids, topk_weights, group):
     """
     if x.dim() != 2 or not row_parallel.is_worth(x):
         return None
-    at = find_group(group)
-    most, capacity = shapes.shard_rows(x.shape[0], at), shapes.shard_rows(settings.max_m, at)
-    own = slice(at.rank * most, (at.rank + 1) * most)
-    mine, ids, weights = x[own], topk_ids[own], topk_weights[own]
-    slots = SlicedSlots(ids, w13.shape[0], at, capacity, most)
-    if x.is_cuda and not experts.overlapped.overlaps_moe(mine, w13, w2, slots, ACTIVATION):
+    slots = ReplicatedSlots(topk_ids, w13.shape[0], find_group(group), settings.max_m, x.shape[0])
+    if x.is_cuda and not experts.overlapped.overlaps_moe(x, w13, w2, slots, ACTIVATION):
         return None
     sums, _ = moe(
-        mine, w13, w2, ids, weights.to(shapes.wide(x.dtype)), group, activation=ACTIVATION, tensor_parallel=True,
-        capacity=capacity, max_tokens=most,
+        x, w13, w2, topk_ids, topk_weights.to(shapes.wide(x.dtype)), group, activation=ACTIVATION,
+        tensor_parallel=True, capacity=settings.max_m, replicated=True,
     )  # fmt: skip
-    return sequential.all_gather(sums, x.shape[0], at)
+    return sums

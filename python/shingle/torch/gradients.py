@@ -224,15 +224,14 @@ def moe(ctx, grad, _):
 
 
 def setup_moe_with_capacity(ctx, inputs, output):
-    *tensors, ctx.group, ctx.activation, ctx.capacity, ctx.max_tokens, ctx.tensor_parallel = inputs
+    tensors, ctx.options = inputs[:5], inputs[5:]
     ctx.mark_non_differentiable(output[1])
     ctx.save_for_backward(*tensors)
 
 
 def moe_with_capacity(ctx, grad, _):
     wants = [wanted(ctx, index) for index in (0, 1, 2, 4)]
-    options = ctx.group, ctx.activation, ctx.capacity, ctx.max_tokens, ctx.tensor_parallel
-    found = ops.moe_with_capacity_gradients(grad, *ctx.saved_tensors, *options, wants)
+    found = ops.moe_with_capacity_gradients(grad, *ctx.saved_tensors, *ctx.options, wants)
     dx, d_up, d_down, d_weights = (gradient if want else None for gradient, want in zip(found, wants))
     return result(ctx, dx, d_up, d_down, None, d_weights)
 

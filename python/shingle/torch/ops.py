@@ -188,7 +188,7 @@ define(
 define(
     "moe_with_capacity_gradients",
     "(Tensor grad, Tensor x, Tensor w_up, Tensor w_down, Tensor topk_ids, Tensor topk_weights, str group,"
-    " str? activation, int capacity, SymInt? max_tokens, bool tensor_parallel, bool[] wanted)"
+    " str? activation, int capacity, SymInt? max_tokens, bool tensor_parallel, bool replicated, bool[] wanted)"
     " -> (Tensor, Tensor, Tensor, Tensor)",
     cuda=functools.partial(kernels.moe_with_capacity_gradients, experts.overlapped),
     cpu=functools.partial(kernels.moe_with_capacity_gradients, experts.sequential), casts=False,
@@ -197,7 +197,8 @@ define(
 define(
     "moe_with_capacity",
     "(Tensor x, Tensor w_up, Tensor w_down, Tensor topk_ids, Tensor topk_weights, str group, str? activation,"
-    " int capacity, SymInt? max_tokens=None, bool tensor_parallel=False) -> (Tensor, Tensor)",
+    " int capacity, SymInt? max_tokens=None, bool tensor_parallel=False, bool replicated=False)"
+    " -> (Tensor, Tensor)",
     cuda=functools.partial(kernels.moe_with_capacity, experts.overlapped),
     cpu=functools.partial(kernels.moe_with_capacity, experts.sequential),
     backward=gradients.moe_with_capacity, setup=gradients.setup_moe_with_capacity, keeps=(4,),

@@ -153,7 +153,8 @@ def moe(x, w_up, w_down, topk_ids, topk_weights, group, activation, tensor_paral
 
 
 def moe_with_capacity(x, w_up, w_down, topk_ids, topk_weights, group, activation, capacity, max_tokens=None,
-                      tensor_parallel=False):  # fmt: skip
+                      tensor_parallel=False, replicated=False):  # fmt: skip
+    shapes.check_replicated(replicated, tensor_parallel, capacity)
     out = moe(x, w_up, w_down, topk_ids, topk_weights, group, activation, tensor_parallel)
     experts = shapes.experts_of_all(w_up, find_group(group), tensor_parallel)
     shapes.check_capacity(capacity, max_tokens, experts, x.shape[0])
@@ -161,10 +162,11 @@ def moe_with_capacity(x, w_up, w_down, topk_ids, topk_weights, group, activation
 
 
 def moe_with_capacity_gradients(
-    grad, x, w_up, w_down, topk_ids, topk_weights, group, activation, capacity, max_tokens, tensor_parallel, wanted
-):
+    grad, x, w_up, w_down, topk_ids, topk_weights, group, activation, capacity, max_tokens, tensor_parallel, replicated,
+    wanted,
+):  # fmt: skip
     given = x, w_up, w_down, topk_ids, topk_weights, group, activation, capacity, max_tokens, tensor_parallel
-    moe_with_capacity(*given)
+    moe_with_capacity(*given, replicated)
     return moe_gradients(grad, x, w_up, w_down, topk_weights, None, group, activation, tensor_parallel, wanted)
 
 

@@ -270,6 +270,11 @@ def check_capacity(capacity, max_tokens, experts=1, tokens=0):
         )
 
 
+def check_replicated(replicated, tensor_parallel, capacity):
+    if replicated and (capacity is None or not tensor_parallel):
+        raise InvalidArgument("replicated = True needs tensor_parallel = True and a capacity")
+
+
 def split_table(splits, group):
     """Rows that ranks send to each other, [source][destination], from the flat list of an op."""
     if len(splits) != group.size**2:

@@ -11,7 +11,7 @@ from .choices import BUCKETS, LIBRARY, PREDICTED, Shape, by, fastest, host_route
 from .data_parallel import tuning
 from .experts.routing import HostRouting, Layout
 from .experts.slices import Slices
-from .experts.slots import DeviceRouting, SlicedSlots, Slots
+from .experts.slots import DeviceRouting, ReplicatedSlots, SlicedSlots, Slots
 from .groups import Group
 from .settings import settings
 from .timing import forced, median_of, slowest
@@ -33,6 +33,8 @@ KERNELS = {
     "allgather+grouped-gemm": experts.overlapped.dispatch,
     "grouped-gemm+reducescatter": experts.overlapped.combine,
     "moe-tp": experts.overlapped.moe,
+    "grouped-gemm+allreduce": experts.overlapped.combine,
+    "moe+allreduce": experts.overlapped.moe,
 }
 
 
@@ -61,6 +63,8 @@ CANDIDATES = {
     **dict.fromkeys(Layout.OPS.values(), ["sequential", "chunked", "signal", "fused"]),
     **dict.fromkeys(Slices.OPS.values(), ["sequential", "chunked", "signal", "fused mover=copy-engine",
                                           "fused mover=store helpers=none"]),
+    **dict.fromkeys(filter(None, ReplicatedSlots.OPS.values()), ["sequential", "signal", "fused", "fused one-shot",
+                                                                 "fused helpers=none"]),
 }  # fmt: skip
 CALLS = 5  # of a sample, one behind the other
 
@@ -243,13 +247,14 @@ def experts_arguments(group: Group, shape: Shape, m: int, random, weight):
     (count, topk), ranks = shape.experts, group.size
     ids = torch.randint(count, (ranks, topk * m), generator=torch.Generator().manual_seed(0), dtype=torch.int32)
     topk_weights = random(m, topk).float()
-    sliced = shape.op in Slices.OPS.values()
+    kinds = (ReplicatedSlots, SlicedSlots, Slots) if shape.capacity else (Slices, Layout)
+    kind = next(kind for kind in kinds if shape.op in kind.OPS.values())
     if shape.capacity:
-        own = ids[group.rank].view(m, topk).to(topk_weights.device)
-        layout = (SlicedSlots if sliced else Slots)(own, count, group, shape.capacity, m)
+        own = ids[0 if kind is ReplicatedSlots else group.rank].view(m, topk).to(topk_weights.device)
+        layout = kind(own, count, group, shape.capacity, m)
     else:
         routing = torch.cat((torch.full((ranks, 1), topk * m, dtype=torch.int32), ids), 1)
-        layout = (Slices if sliced else Layout)(routing, topk, count, group, topk_weights.device)
+        layout = kind(routing, topk, count, group, topk_weights.device)
     held = len(layout.ends)  # experts of which this rank has weights
     if shape.inner:
         up = weight(held, shape.inner * (2 if shape.activation == "swiglu" else 1), shape.k)

@@ -7,7 +7,7 @@ CASES = {
     for case in (
         eager.forward_bf16, eager.forward_f16, eager.forward_f32, eager.backward_bf16, eager.attention_by_fused,
         eager.attention_choices, experts.experts_choices, experts.sliced_experts_choices, experts.experts_with_capacity,
-        experts.sliced_experts_with_capacity,
+        experts.sliced_experts_with_capacity, experts.replicated_experts_with_capacity,
         eager.scatter_gradients, eager.strides,
         eager.side_stream, eager.two_groups, graphs.cuda_graph, graphs.repeated, patches.patched_symm_mem,
         patches.patched_fp8,

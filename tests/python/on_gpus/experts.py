@@ -61,16 +61,27 @@ def sliced_experts_with_capacity():
     return replays("moe-tp", 4 * world_size(), tensor_parallel=True)
 
 
+def replicated_experts_with_capacity():
+    return replays("moe+allreduce", 4 * world_size(), tensor_parallel=True, replicated=True)
+
+
 def replays(op, held, **options):
     """moe with a capacity and its gradients in one CUDA graph, by each mechanism and by c10d: replays of new routings.
 
     What is dropped differs from routing to routing, and is the same by all of them.
     """
-    dtype, tokens, count = torch.bfloat16, 600 - 40 * rank_of(), 4 * world_size()
+    replicated = options.get("replicated", False)
+    dtype, tokens, count = torch.bfloat16, 600 - (0 if replicated else 40 * rank_of()), 4 * world_size()
     sizes = (tokens, K), (held, 2 * INNER, K), (held, N, INNER)
     leaves = [integers(*shape, dtype=dtype).requires_grad_() for shape in sizes]
     leaves.append(torch.rand(tokens, 2, device="cuda").requires_grad_())
     ids = torch.zeros(tokens, 2, dtype=torch.int64, device="cuda")
+
+    def share(*tensors):
+        for of in tensors if replicated else ():
+            dist.broadcast(of.detach(), 0)
+
+    share(leaves[0], leaves[3])
 
     def step():
         out, dropped = st.moe(*leaves[:3], ids, leaves[3], capacity=150, max_tokens=600, **options)
@@ -87,6 +98,7 @@ def replays(op, held, **options):
                 graphs[choice] = graph, step()
     for turn in range(100):
         ids.copy_(torch.randint(-1, max(count >> turn % 4, 1), ids.shape))
+        share(ids)
         found = {}
         for choice, (graph, replayed) in graphs.items():
             graph.replay()

@@ -9,7 +9,7 @@ from ..sequential import activate
 from .routing import Layout, exchange
 from .sequential import multiply, weight_gradient
 from .slices import Slices
-from .slots import SlicedSlots, Slots
+from .slots import ReplicatedSlots, SlicedSlots, Slots
 
 ROWS_AT_ONCE = 4096  # whose hidden layer is in fp32
 
@@ -43,25 +43,27 @@ def layout_of(routing, topk, experts, group, device, tensor_parallel):
 
 
 def moe_with_capacity(
-    way, x, w_up, w_down, topk_ids, topk_weights, group, activation, capacity, max_tokens=None, tensor_parallel=False
-):
+    way, x, w_up, w_down, topk_ids, topk_weights, group, activation, capacity, max_tokens=None, tensor_parallel=False,
+    replicated=False,
+):  # fmt: skip
     """The result, and Slots.dropped. The device routes, and nothing waits for it.
 
     So ranks do not tell each other of wrong arguments. Ids that are no expert are counted.
     """
     out = outputs.moe_with_capacity(
-        x, w_up, w_down, topk_ids, topk_weights, group, activation, capacity, max_tokens, tensor_parallel
+        x, w_up, w_down, topk_ids, topk_weights, group, activation, capacity, max_tokens, tensor_parallel, replicated
     )[0]
-    slots = slots_of(x, w_up, topk_ids, group, capacity, max_tokens, tensor_parallel)
+    slots = slots_of(x, w_up, topk_ids, group, capacity, max_tokens, tensor_parallel, replicated)
     if slots.capacity == 0:  # no rank has tokens
         return out, slots.dropped
     return way.moe(x, w_up, w_down, topk_weights, slots, activation), slots.dropped
 
 
-def slots_of(x, w_up, topk_ids, group, capacity, max_tokens, tensor_parallel):
+def slots_of(x, w_up, topk_ids, group, capacity, max_tokens, tensor_parallel, replicated):
     at, most = find_group(group), x.shape[0] if max_tokens is None else max_tokens
     experts = shapes.experts_of_all(w_up, at, tensor_parallel)
-    return (SlicedSlots if tensor_parallel else Slots)(topk_ids, experts, at, capacity, most)
+    kind = ReplicatedSlots if replicated else SlicedSlots if tensor_parallel else Slots
+    return kind(topk_ids, experts, at, capacity, most)
 
 
 def moe_gradients(
@@ -78,13 +80,15 @@ def moe_gradients(
 
 
 def moe_with_capacity_gradients(
-    way, grad, x, w_up, w_down, topk_ids, topk_weights, group, activation, capacity, max_tokens, tensor_parallel, wanted
-):
+    way, grad, x, w_up, w_down, topk_ids, topk_weights, group, activation, capacity, max_tokens, tensor_parallel,
+    replicated, wanted,
+):  # fmt: skip
     """gradients_of() of a routing of the device, which gives the choices the same slots again."""
     outs = outputs.moe_with_capacity_gradients(
-        grad, x, w_up, w_down, topk_ids, topk_weights, group, activation, capacity, max_tokens, tensor_parallel, wanted
-    )
-    slots = slots_of(x, w_up, topk_ids, group, capacity, max_tokens, tensor_parallel)
+        grad, x, w_up, w_down, topk_ids, topk_weights, group, activation, capacity, max_tokens, tensor_parallel,
+        replicated, wanted,
+    )  # fmt: skip
+    slots = slots_of(x, w_up, topk_ids, group, capacity, max_tokens, tensor_parallel, replicated)
     if slots.capacity == 0:
         return tuple(out.zero_() for out in outs)
     return gradients_of(way, outs, grad, x, w_up, w_down, topk_weights, slots, activation, wanted)
@@ -109,7 +113,8 @@ def gradients_of(way, outs, grad, x, w_up, w_down, topk_weights, layout, activat
     but for those of c10d's reduce-scatter.
 
     With a capacity, rows of empty slots are zeros and add nothing. Dropped choices have no rows. With slices of experts
-    h and q are columns of a rank, so dx and dp are also summed over the ranks.
+    h and q are columns of a rank, so dx and dp are also summed over the ranks. Where all ranks have the same tokens,
+    nothing is sent, and these sums are whole on all ranks.
     """
     down = w_down.transpose(-2, -1)
     wants_x, wants_up, wants_down, wants_weights = wanted

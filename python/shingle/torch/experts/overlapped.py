@@ -40,7 +40,8 @@ def enqueue(shape, layout, out, rows, weights, *topk_weights):
 
 
 def dispatch(x, w, layout):
-    shape = chosen(layout.OPS["dispatch"], x, w, layout, w.shape[1])
+    op = layout.OPS["dispatch"]  # None: no rows travel, so there is nothing to overlap
+    shape = op and chosen(op, x, w, layout, w.shape[1])
     if shape is None:
         return sequential.dispatch(x, w, layout)
     return enqueue(shape, layout, layout.new_rows(x, w.shape[1]), x, [w])

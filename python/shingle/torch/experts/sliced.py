@@ -11,15 +11,19 @@ class SlicedExperts:
 
     Ranks gather and scatter as many tokens as the rank that has most. So choice j of token i of rank r is number
     (r · most_tokens + i) · topk + j of the gathered choices. `choice_of`: the number of the choice that is in each row,
-    -1 for none.
+    -1 for none. `sources`: ranks that have tokens of their own.
     """
+
+    @property
+    def sources(self):
+        return self.group.size
 
     OPS = {"dispatch": "allgather+grouped-gemm", "combine": "grouped-gemm+reducescatter", "moe": "moe-tp"}
 
     @property
     def rows(self):
         """The row of each choice, [tokens of all ranks, topk]; -1 for none, as of padding, whose sums no rank keeps."""
-        choices = self.group.size * self.most_tokens * self.topk
+        choices = self.sources * self.most_tokens * self.topk
         found = self.choice_of.new_full((choices + 1,), -1)  # the last one: of rows without a choice
         row = torch.arange(self.received, device=self.device)
         return found.scatter_(0, self.choice_of.where(self.choice_of >= 0, choices), row)[:-1].view(-1, self.topk)

@@ -31,18 +31,23 @@ class DeviceRouting:
         self.capacity = min(capacity, most_tokens * self.topk)
 
     @property
+    def sources(self):
+        """Ranks of whose tokens an expert has rows."""
+        return self.group.size
+
+    @property
     def received(self):
-        return self.group.size * self.own * self.capacity
+        return self.sources * self.own * self.capacity
 
     @property
     def ends(self):
         """The end of the rows of each expert of this rank."""
-        return [(expert + 1) * self.group.size * self.capacity for expert in range(self.own)]
+        return [(expert + 1) * self.sources * self.capacity for expert in range(self.own)]
 
     @functools.cached_property
     def offsets(self):
         ends = torch.arange(1, self.own + 1, dtype=torch.int32, device=self.device)
-        return ends * (self.group.size * self.capacity)
+        return ends * (self.sources * self.capacity)
 
     @functools.cached_property
     def _assigned(self):
@@ -78,11 +83,11 @@ class DeviceRouting:
 
     @property
     def by_expert(self):
-        return self._turned(self.group.size, self.own)
+        return self._turned(self.sources, self.own)
 
     @property
     def by_source(self):
-        return self._turned(self.own, self.group.size)
+        return self._turned(self.own, self.sources)
 
     def _turned(self, *outer):
         rows = torch.arange(self.received, device=self.device)
@@ -149,8 +154,32 @@ class SlicedSlots(DeviceRouting, SlicedExperts):
 
     def _gathered_choices(self):
         """The number of the choice that is in each row. Collective."""
-        tokens, slots = max(self.tokens, 1), self.experts * self.capacity
-        token = self.group.rank * self.most_tokens + self.leaving % tokens
-        number = torch.where(self.leaving < 0, -1, token * self.topk + self.leaving // tokens)
-        gathered = all_gather(number.view(-1, 1), self.group.size * slots, self.group)
+        number = self._own_choices(self.group.rank * self.most_tokens)
+        gathered = all_gather(number.view(-1, 1), self.group.size * self.experts * self.capacity, self.group)
         return gathered.view(-1)[self.by_expert]
+
+    def _own_choices(self, first):
+        """The number of the choice that is in each slot. first: token of all ranks that is token 0 of this one."""
+        tokens = max(self.tokens, 1)
+        number = (first + self.leaving % tokens) * self.topk + self.leaving // tokens
+        return torch.where(self.leaving < 0, -1, number)
+
+
+class ReplicatedSlots(SlicedSlots):
+    """As SlicedSlots, where all ranks have the same tokens and choices: a rank has the rows of its own, and only sums
+    travel."""
+
+    OPS = {"dispatch": None, "combine": "grouped-gemm+allreduce", "moe": "moe+allreduce"}
+    sources = 1
+
+    def _gathered_choices(self):
+        return self._own_choices(0)
+
+    def send_tokens(self, x):
+        return lambda: self.pick(x, self.choice_of // self.topk)
+
+    def _gather(self, x):
+        return F.pad(x, (0, 0, 0, self.most_tokens - self.tokens))
+
+    def _scatter(self, x):
+        return self.group.all_reduce(x)[: self.tokens]
