@@ -7,7 +7,9 @@
 By default a rank has some of the experts. `torch` permutes tokens by expert, exchanges them with all_to_all_single,
 permutes them again, multiplies with torch._grouped_mm, and goes back the same way. With `--sliced` a rank has a slice
 of every expert. `torch` then gathers all tokens, copies each once for each of its experts, multiplies, sums the choices
-of each token, and scatters the sums.
+of each token, and scatters the sums. With `--replicated` all ranks have the same tokens as well, as in tensor-parallel
+inference. Nothing is gathered, and NCCL's all-reduce sums. Only the layer is measured. The device routes Shingle's
+calls, as in a server.
 
 What surrounds the products is compiled. Split sizes and permutations are made before the clock starts, and so are the
 tables of Shingle's calls: all know the routing. `without` is `torch` without communication, on as many rows. `hidden`
@@ -16,7 +18,8 @@ is (t_torch - t_shingle) / (t_torch - t_without): above 1 where Shingle's produc
 `vllm` is the layer by vLLM's Triton kernel `fused_experts`, as vLLM runs it without DeepEP. NCCL gathers all tokens and
 their routing, the kernel sums what the rank's experts add to each token, and NCCL scatters the sums. vLLM sorts the
 routing while the clock runs. Its tiles are the fastest of those that it chooses and of some that it ships. `vllm` is
-left out, and the program says why, unless vLLM can be imported and its kernels load.
+left out, and the program says why, unless vLLM can be imported and its kernels load. With `--replicated` it has no
+gather, and its sums are all-reduced.
 
 A rank has `tokens` tokens. Their experts are uniform, or follow Zipf's law; a token has no expert twice. Times are
 single shots of the slowest rank. All results are compared with those of torch before they are timed.
@@ -60,7 +63,10 @@ def draw_experts(tokens, experts, topk, zipf, generator):
 
 
 class Experts:
-    """A case on this rank: what both ways to split experts share."""
+    """A case on this rank: what all ways to split experts share."""
+
+    PARTS = PARTS  # that are measured
+    capacity = 0  # 0: the host routes Shingle's calls
 
     def __init__(self, model, tokens, zipf, rank, world):
         self.hidden, self.inner, self.experts, self.topk = MODELS[model]
@@ -92,7 +98,7 @@ class Experts:
         op = context.declare(
             self.OPS[part], m=self.tokens, n=n, k=k, inner=self.columns if chains else 0, dtype="bf16",
             transpose_b=True, activation=None if part == "combine" else "swiglu", experts=self.experts, topk=self.topk,
-            mechanism=mechanism,
+            capacity=self.capacity, mechanism=mechanism,
         )  # fmt: skip
         first = self.products if part == "combine" else self.x
         out = torch.empty(self.rows, self.columns, **BF16) if part == "dispatch" else torch.empty_like(self.x)
@@ -101,12 +107,16 @@ class Experts:
             of["down"] = self.down.flatten(0, 1)
         if part != "dispatch":
             of["topk_weights"] = self.topk_weights
+        m, routing = 0, Routing([to.tolist() for to in self.of_all], experts=self.experts)
+        if self.capacity:
+            m, routing = self.tokens, None
+            of["topk_ids"] = self.of_all[0].view(self.topk, -1).t().to("cuda", torch.int32).contiguous()
+            of["dropped"] = torch.empty(1, 2, device="cuda", dtype=torch.int32)
         call = op.prepare([(self.rank, role) for role in of], streams=1)
         matrices = [(t.data_ptr(), t.shape[0], 0) for t in of.values()]
-        routing = Routing([to.tolist() for to in self.of_all], experts=self.experts)
 
-        def run():
-            call(0, matrices, (torch.cuda.current_stream().cuda_stream,), routing)
+        def run(kept=of):  # the tensors
+            call(m, matrices, (torch.cuda.current_stream().cuda_stream,), routing)
             return out
 
         return run
@@ -205,17 +215,47 @@ class SlicedExperts(Experts):
         return {"dispatch": dispatch, "combine": combine, "layer": lambda: combine(dispatch())}
 
 
+class ReplicatedExperts(Experts):
+    """Each rank has a slice of every expert, and all ranks have the same tokens."""
+
+    OPS = {"layer": "moe+allreduce"}
+    PARTS = ("layer",)
+
+    def __init__(self, model, tokens, zipf, rank, world):
+        super().__init__(model, tokens, zipf, rank, 1)
+        self.world, self.capacity = world, tokens
+        for shared in (self.x, self.topk_weights):
+            dist.broadcast(shared, 0)
+        order = torch.argsort(self.of_all[0], stable=True)
+        self.rows = order.numel()
+        self.ends = torch.bincount(self.of_all[0], minlength=self.experts).cumsum(0).to("cuda", torch.int32)
+        self.token_of, self.choice = (order % tokens).to("cuda"), torch.argsort(order).to("cuda")
+        self.make_weights(self.experts, self.inner // world)
+
+    def torch_way(self, communicates):
+        def layer():
+            rows = self.multiply_down(self.multiply_up(self.x[self.token_of]))[self.choice]
+            sums = weighted_sum(rows.view(self.topk, -1, self.hidden), self.topk_weights)
+            if communicates:
+                dist.all_reduce(sums)
+            return sums
+
+        return {"layer": layer}
+
+
 def measure(model, tokens, zipf, args, group, fused_moe=None):
     rank, world = group.rank, group.size
-    case = (SlicedExperts if args.sliced else WholeExperts)(model, tokens, zipf, rank, world)
+    kind = ReplicatedExperts if args.replicated else SlicedExperts if args.sliced else WholeExperts
+    case = kind(model, tokens, zipf, rank, world)
     shingle_world = contexts.make_world(group, torch.cuda.current_device())
     context = Context(shingle_world)
     theirs, without, rows = case.torch_way(True), case.torch_way(False), []
-    for name in PARTS:
+    for name in case.PARTS:
         runs = {"torch": theirs[name], "without": without[name],
                 **{mechanism: case.operator(context, name, mechanism) for mechanism in args.mechanisms}}
         if fused_moe and name == "layer":
-            runs["vllm"] = vllm_experts.VllmLayer(fused_moe, case)
+            layer = vllm_experts.ReplicatedLayer if args.replicated else vllm_experts.VllmLayer
+            runs["vllm"] = layer(fused_moe, case)
         reference = runs["torch"]()
         for way in runs:
             if way != "without":
@@ -241,7 +281,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
     parser.add_argument("--tokens", nargs="+", type=int, default=[512, 4096, 16384])
-    parser.add_argument("--sliced", action="store_true", help="a rank has a slice of every expert")
+    split = parser.add_mutually_exclusive_group()
+    split.add_argument("--sliced", action="store_true", help="a rank has a slice of every expert")
+    split.add_argument("--replicated", action="store_true", help="the same, and all ranks have the same tokens")
     parser.add_argument("--mechanisms", nargs="+", help="default: sequential, signal and fused")
     parser.add_argument("--repeat", type=int, default=7)
     parser.add_argument("--idle-ms", type=float, default=20)
@@ -266,7 +308,8 @@ def main():
         for op in PARTS:
             ratios = [row["torch"]["median_us"] / min(row[way]["median_us"] for way in args.mechanisms)
                       for row in rows if row["op"] == op]
-            print(f"{op}: {mean_and_least(ratios)}")
+            if ratios:
+                print(f"{op}: {mean_and_least(ratios)}")
         if fused_moe:
             ratios = [row["vllm"]["median_us"] / min(row[way]["median_us"] for way in args.mechanisms)
                       for row in rows if "vllm" in row]

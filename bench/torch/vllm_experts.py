@@ -82,3 +82,18 @@ class VllmLayer:
         for number, self.tiles in enumerate(choices := [None, *TUNED]):
             times[number] = min(slowest_us(self) for _ in range(TRIALS))
         self.tiles = choices[min(times, key=times.get)]
+
+
+class ReplicatedLayer(VllmLayer):
+    """The same in tensor-parallel inference: all ranks have the same tokens, and a slice of every expert."""
+
+    def __init__(self, fused_moe, case):
+        self.fused_moe, self.case, self.tiles = fused_moe, case, None
+        self.topk_ids = case.of_all[0].view(case.topk, -1).t().to(case.x.device, torch.int32).contiguous()
+
+    def __call__(self):
+        case = self.case
+        with self.fused_moe.override_config(self.tiles) if self.tiles else contextlib.nullcontext():
+            sums = self.fused_moe.fused_experts(case.x, case.up, case.down, case.topk_weights, self.topk_ids)
+        dist.all_reduce(sums)
+        return sums
