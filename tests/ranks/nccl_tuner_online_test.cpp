@@ -199,19 +199,23 @@ TEST_F(NcclTunerOnline, FallsBackToWhatWasConfirmedWhenTheSearchIsCutShort) {
   for (const char* most : {"0.3s", "0.8s"}) {
     const Variable time("SHINGLE_TUNER_TIME", most);
     std::filesystem::remove(path);
-    program = Program::make();
-    ++id;
     constexpr int all = 1000;
-    program->ranks = 2;
-    std::vector<std::thread> threads;
-    for (const int rank : {0, 1})
-      threads.emplace_back([&, rank] {
-        Rank self(*program, plugin, id, rank, 2);
-        for (int i = 0; i < all; ++i) self.iterate();
-      });
-    for (std::thread& thread : threads) thread.join();
-    EXPECT_EQ(program->disagreements, 0u);
-    EXPECT_GT(changed(), 0) << "it had begun";
+    bool begun = false;  // on a loaded machine a search may not have
+    for (int run = 0; run < 5 && !begun; ++run) {
+      program = Program::make();
+      ++id;
+      program->ranks = 2;
+      std::vector<std::thread> threads;
+      for (const int rank : {0, 1})
+        threads.emplace_back([&, rank] {
+          Rank self(*program, plugin, id, rank, 2);
+          for (int i = 0; i < all; ++i) self.iterate();
+        });
+      for (std::thread& thread : threads) thread.join();
+      EXPECT_EQ(program->disagreements, 0u);
+      begun = changed() > 0;
+    }
+    EXPECT_TRUE(begun);
     ASSERT_TRUE(std::filesystem::exists(path)) << most;
     const TunedTable table = read_tuned_table(path.string());
     EXPECT_EQ(table.entries.empty(), !table.why.empty());
