@@ -139,7 +139,7 @@ std::string_view name(const Step& step) {
 }
 
 std::string asymmetry(const Problem& problem) {
-  if (problem.traits().replicates_tokens()) return "plans of experts have all ranks";
+  if (problem.traits().replicates_tokens()) return "experts of replicated tokens are planned for all ranks";
   if (problem.traits().routes()) return "its routing sends different rows to each rank";
   if (problem.traits().attends) return "attention takes longer for some tokens than for others";
   if (problem.m % problem.world != 0)

@@ -132,9 +132,9 @@ struct LayerOp {
 /// operators carry the residual and RMSNorm that follow. Exceptions are LayerNorm models, and shared_down,
 /// because the routed experts are still to be added to it.
 ///
-/// Rank r has the r-th part of the tokens that go to experts, or all of them if these are summed by an
-/// all-reduce. Each token goes to different random experts, by the seed, without
-/// a capacity. All operators of experts have the same routing.
+/// Rank r has the r-th part of the tokens that go to experts, or all of them if an all-reduce sums them. Each
+/// token goes to different random experts, by the seed, without a capacity. All operators of experts have the
+/// same routing.
 ///
 /// Multi-head latent attention has no operators here: see left_out_operators().
 ///

@@ -16,6 +16,13 @@ double product_us(const Machine& machine, TileSize tile, double rows, std::int64
   return waves * wave_us(machine, tile.rows, tile.cols, static_cast<double>(k));
 }
 
+/// Rows by expert of the rank that has most.
+double most_received(const Problem& p) {
+  std::int64_t most = 0;
+  for (int rank = 0; rank < p.world; ++rank) most = larger(most, p.expected_received(rank));
+  return static_cast<double>(most);
+}
+
 /// True if rows of a source are so few that tiles, or clusters of them, have rows of several sources. Most
 /// tiles then await the last of the sources, and copies of few rows take mostly their latency.
 bool tiles_span_sources(const Problem& p, const Machine& machine, const TileParams& asked) {
@@ -52,11 +59,10 @@ std::int32_t helpers_of_experts(const Problem& p, const Machine& machine, const 
   const std::int32_t least = helpers_of(machine, asked), most = helpers_of(machine, asked, 4),
                      most_summing = helpers_of(machine, asked, 8);
   if (asked != 0 || machine.pass_gbps == 0) return least;
-  double sent = 0, received = 0;  // rows of the rank that has most
-  for (int rank = 0; rank < p.world; ++rank) {
-    sent = std::max(sent, static_cast<double>(p.routing->rows(p.source_of(rank))));
-    received = std::max(received, static_cast<double>(p.expected_received(rank)));
-  }
+  const double received = most_received(p);
+  double sent = 0;  // rows of the rank that has most
+  for (int source = 0; source < p.sources(); ++source)
+    sent = std::max(sent, static_cast<double>(p.routing->rows(source)));
   if (p.has_slots()) sent = static_cast<double>(p.experts.count * p.expected_rows());
   const TileSize tile = tile_size(machine, asked_tile);
   // Workers that read and store `elements` at `gbps` each, `limit` at most, beside a product of k×cols
@@ -81,9 +87,7 @@ std::int32_t helpers_of_experts(const Problem& p, const Machine& machine, const 
 }
 
 double workers_to_sum(const Problem& p, const Machine& machine, const TileParams& tile) {
-  double received = 0;  // rows of the rank that has most
-  for (int rank = 0; rank < p.world; ++rank)
-    received = std::max(received, static_cast<double>(p.expected_received(rank)));
+  const double received = most_received(p);
   // Sums of choices are stored. Those of tokens that all ranks have are also loaded and stored by the ranks
   // that add them.
   const double sums = p.traits().replicates_tokens() ? 3 : p.world;

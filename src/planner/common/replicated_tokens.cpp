@@ -17,23 +17,6 @@ double waves_of(const Problem& p, const Machine& machine, const TileParams& aske
          static_cast<double>(ceil_div(p.n, tile.cols)) / machine.workers;
 }
 
-/// Rows by expert of a choice of all tokens. Rows of tiles behind the last one lie before the others.
-Placement rows_of_choice(const Problem& p, std::int64_t choice, const TileGrid& grid, const Slice& from) {
-  const Routing& routing = *p.routing;
-  const std::int64_t first = grid.tile(0).m, before_first = grid.tiles_m() - first;
-  placement::Pools pools{{}, 0};
-  pools.first = choice * p.m;
-  const auto add = [&](std::int64_t end, std::int64_t row) {
-    pools.ends.push_back(end);
-    for (int expert = 0; expert < routing.experts(); ++expert)
-      pools.bases.push_back(routing.receive_base(expert, 0) +
-                            routing.count_before(0, expert, pools.first + row));
-  };
-  if (first > 0) add(before_first, first * grid.tile_rows);
-  add(grid.positions(), 0);
-  return {from, std::move(pools)};
-}
-
 }  // namespace
 
 ReplicatedTokens::ReplicatedTokens(Builder& build, const Machine& machine, const TileParams& tile,
@@ -103,7 +86,7 @@ Elementwise ReplicatedTokens::combine(int rank, const Strip& strip, const TileGr
   const Slice products = columns_of(build_.all(products_, rank), strip);
   for (std::int64_t choice = 0; choice < p_.experts.topk; ++choice)
     pass.from.push_back(slots_ ? picked(products, of_choice(slots_->slot_of(rank), choice))
-                               : rows_of_choice(p_, choice, grid, products));
+                               : sorted_rows(p_, p_.source_of(rank), choice * p_.m, grid, products));
   return pass;
 }
 
@@ -120,9 +103,9 @@ std::int64_t strips_of(const Problem& problem, const Machine& machine, const Til
 
 std::int32_t helpers_of_strips(const Problem& problem, const Machine& machine, const TileParams& tile,
                                std::int32_t asked) {
-  constexpr double few = 2;           // waves
-  constexpr double two_passes = 30;   // microseconds of a strip, from predictions for H200
-  constexpr double keep_up = 2 / 8.;  // part of the workers that would have to help
+  constexpr double few = 2;          // waves
+  constexpr double two_passes = 30;  // microseconds of a strip, from predictions for H200
+  constexpr double keep_up = 0.25;   // part of the workers that would have to help
   if (asked != 0) return asked;
   const Problem& p = problem;
   const double bytes =

@@ -6,17 +6,6 @@
 namespace shingle::planner {
 namespace {
 
-/// Rows of a source, from `first` on, among the rows by expert of all sources.
-Placement sorted_rows(const Problem& problem, int source, std::int64_t first, const TileGrid& grid,
-                      const Slice& sorted) {
-  const Routing& routing = *problem.routing;
-  placement::Pools pools{{grid.positions()}, source};
-  pools.first = first;
-  for (int expert = 0; expert < routing.experts(); ++expert)
-    pools.bases.push_back(routing.receive_base(expert, source) + routing.count_before(source, expert, first));
-  return {sorted, std::move(pools)};
-}
-
 /// The slots of a source, in a slice that has those of all sources.
 Slice slots_of(const Routing& routing, int source, Slice all) {
   all.row += routing.global_base(source);
@@ -25,6 +14,23 @@ Slice slots_of(const Routing& routing, int source, Slice all) {
 }
 
 }  // namespace
+
+Placement sorted_rows(const Problem& problem, int source, std::int64_t first, const TileGrid& grid,
+                      const Slice& sorted) {
+  const Routing& routing = *problem.routing;
+  placement::Pools pools{{}, source};
+  pools.first = first;
+  const auto add = [&](std::int64_t end, std::int64_t row) {
+    pools.ends.push_back(end);
+    for (int expert = 0; expert < routing.experts(); ++expert)
+      pools.bases.push_back(routing.receive_base(expert, source) +
+                            routing.count_before(source, expert, first + row));
+  };
+  const std::int64_t begin = grid.tile(0).m;
+  if (begin > 0) add(grid.tiles_m() - begin, begin * grid.tile_rows);
+  add(grid.positions(), 0);
+  return {sorted, std::move(pools)};
+}
 
 TurnGroups groups_in_turn(const Routing& routing, const std::vector<TurnRows>& rows, std::int64_t unit,
                           TurnOf of) {

@@ -33,6 +33,11 @@ TurnGroups groups_in_turn(const Routing& routing, int first, std::int64_t unit, 
 /// share its weight.
 TurnGroups slots_in_turn(const Builder& build, const Gemm& product, const std::vector<std::int32_t>& turns);
 
+/// Rows of a source, from `first` on, among the rows by expert of all sources. The grid has one column of
+/// tiles, which may begin with any row of tiles and go around.
+Placement sorted_rows(const Problem& problem, int source, std::int64_t first, const TileGrid& grid,
+                      const Slice& sorted);
+
 // With `slots` (else null), passes find tokens and products by them.
 
 /// The pass that stores a source's tokens among the rows by expert, once for each choice.

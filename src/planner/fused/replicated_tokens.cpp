@@ -2,9 +2,9 @@
 // When the tiles of a strip are computed, helpers sum the choices of all tokens for its columns, and store
 // the sums with the ranks that add those of all ranks, while the next strip is multiplied.
 //
-// In one shot every rank stores its sums on all ranks, and each adds all rows: few tokens, whose way takes
-// mostly latency. Else a rank adds the rows that it owns, and stores the result on all ranks. It does so in
-// internal memory, from where each copies it to its output.
+// In one shot every rank stores its sums on all ranks, and each adds all rows: more bytes, one hop. In two
+// hops a rank adds the rows that it owns, and stores the result in internal memory of all ranks. Each rank
+// copies it from there to its output.
 #include <utility>
 
 #include "fused.hpp"
