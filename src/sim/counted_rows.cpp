@@ -1,5 +1,6 @@
 // Costs of rows that the device counts, of which those are priced that are expected to have a token: tiles
-// that take time, how evenly workers get them, and the part of a pass's rows that are stored.
+// that take time, how evenly workers of a gated product get them, and the part of a pass's rows that are
+// stored.
 #include <algorithm>
 
 #include "costs.hpp"
@@ -55,7 +56,7 @@ double Costs::filled(const Elementwise& step) const {
 }
 
 double Costs::uneven(const Gemm& gemm, std::int32_t workers) const {
-  if (gemm.live.buffer < 0 || machine_.sync_us == 0) return 1;
+  if (gemm.live.buffer < 0 || gemm.gates.empty() || machine_.sync_us == 0) return 1;
   double& ratio = uneven_[{&gemm, workers}];
   if (ratio > 0) return ratio;
   const std::int64_t cluster = cluster_of(gemm), positions = gemm.grid.positions();

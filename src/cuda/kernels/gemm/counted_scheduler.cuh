@@ -4,7 +4,6 @@
 
 #include <cutlass/gemm/kernel/tile_scheduler.hpp>
 
-#include "cuda/kernels/count.cuh"
 #include "live.cuh"
 
 namespace shingle::cuda {
@@ -12,11 +11,12 @@ namespace shingle::cuda {
 /// Tag that selects CountedScheduler in CUTLASS's kernel layer.
 struct CountedOrder {};
 
-/// As TableScheduler, without split-K. Every warp goes through all works of its CTA by itself, and takes
-/// those with live rows. Its lanes look at as many works at once, since to look at one takes as long. The
-/// store warp also makes the notifies of the tiles that it skips.
+/// As TableScheduler, without split-K. Where all counts are there before the kernel is, each CTA begins with a
+/// look at all of them, and has its share of the works with live rows (DealtTiles).
 ///
-/// A warp waits for the gates of a work when it asks whether it `is_valid()`: not before, as the kernel layer
+/// With gates, every warp goes through all works of its CTA by itself, and takes those with live rows. Its
+/// lanes look at as many works at once, since to look at one takes as long. The store warp also makes the
+/// notifies of the tiles that it skips. A warp waits for the gates of a work when it asks whether it `is_valid()`: not before, as the kernel layer
 /// asks for the second warpgroup's first work before the CTA's first tile may begin. So the scheduler only
 /// counts how many works are due, and a warp's WorkTileInfo finds them.
 class CountedScheduler : public cutlass::gemm::kernel::detail::PersistentTileSchedulerSm90 {
@@ -28,12 +28,14 @@ class CountedScheduler : public cutlass::gemm::kernel::detail::PersistentTileSch
     std::int32_t works = 0;
     LiveTiles tiles{};
     NotifyTable notify{};
+    bool dealt = false;  ///< at the beginning of each CTA
   };
   struct Params : Base::Params {
     const GemmWork* table = nullptr;
     std::int32_t works = 0;
     LiveTiles tiles{};
     NotifyTable notify{};
+    bool dealt = false;  ///< at the beginning of each CTA
   };
 
   /// The work that a warp is at. To assign another one makes further works due; all else stays.
@@ -41,10 +43,10 @@ class CountedScheduler : public cutlass::gemm::kernel::detail::PersistentTileSch
    public:
     WorkTileInfo() = default;
     CUTLASS_DEVICE WorkTileInfo(const Params& params, std::int32_t due)
-        : params_(&params), due_(due), next_(static_cast<std::int32_t>(blockIdx.x)) {}
+        : params_(&params), due_(due), next_(first(params)) {}
     WorkTileInfo(const WorkTileInfo&) = default;
     CUTLASS_DEVICE WorkTileInfo& operator=(const WorkTileInfo& other) {
-      if (params_ == nullptr) next_ = static_cast<std::int32_t>(blockIdx.x);
+      if (params_ == nullptr) next_ = first(*other.params_);
       params_ = other.params_;
       due_ += other.due_;
       return *this;
@@ -60,6 +62,7 @@ class CountedScheduler : public cutlass::gemm::kernel::detail::PersistentTileSch
 
     /// Goes on to the next work with live rows, or beyond the last work.
     CUTLASS_DEVICE void take() {
+      if (params_->dealt) return go_to(dealt().at(params_->tiles, next_++, params_->works));
       for (;;) {
         if ((known_ & 1) == 0) look();
         const int dead = dead_ == ~0u ? 32 : __ffs(static_cast<int>(~dead_)) - 1;
@@ -67,9 +70,12 @@ class CountedScheduler : public cutlass::gemm::kernel::detail::PersistentTileSch
         pass(dead);
         if ((known_ & 1) != 0) break;
       }
-      L_idx = next_;
-      is_valid_tile = next_ < params_->works;
+      go_to(next_);
       pass(1);
+    }
+    CUTLASS_DEVICE void go_to(std::int32_t work) {
+      L_idx = work;
+      is_valid_tile = work < params_->works;
       if (!is_valid_tile) return;
       const PackedTile tile{__ldg(&params_->table[L_idx].tile.bits)};
       M_idx = tile.m(), N_idx = tile.n();
@@ -84,24 +90,22 @@ class CountedScheduler : public cutlass::gemm::kernel::detail::PersistentTileSch
     }
     /// The notifies of the next `count` works.
     CUTLASS_DEVICE void notify_first(int count) const {
-      const NotifyTable& notify = params_->notify;
-      if (lane() >= count) return;
-      std::uint32_t* const* const counters =
-          notify.counters + std::int64_t{next_ + lane() * stride()} * notify.count;
-      for (int i = 0; i < notify.count; ++i)
-        if (counters[i] != nullptr) add_release(counters[i], 1, notify.system);
+      if (lane() < count) DealtTiles::add_notifies(params_->notify, next_ + lane() * stride());
     }
     CUTLASS_DEVICE void pass(int count) {
       next_ += count * stride();
       known_ = count == 32 ? 0 : known_ >> count;
       dead_ = count == 32 ? 0 : dead_ >> count;
     }
+    CUTLASS_DEVICE static std::int32_t first(const Params& params) {
+      return params.dealt ? 0 : static_cast<std::int32_t>(blockIdx.x);
+    }
     CUTLASS_DEVICE static std::int32_t lane() { return static_cast<std::int32_t>(threadIdx.x) % 32; }
     CUTLASS_DEVICE static std::int32_t stride() { return static_cast<std::int32_t>(gridDim.x); }
 
     const Params* params_ = nullptr;      // the kernel's own copy, which takes no registers
     std::int32_t due_ = 0;                // works to take
-    std::int32_t next_ = 0;               // the work after the last one taken or skipped
+    std::int32_t next_ = 0;               // the work after the last one taken or skipped; dealt: its number
     std::uint32_t known_ = 0, dead_ = 0;  // bit i: of work next_ + i · stride()
   };
 
@@ -110,10 +114,13 @@ class CountedScheduler : public cutlass::gemm::kernel::detail::PersistentTileSch
                                         const cutlass::KernelHardwareInfo& hardware, const Arguments& args,
                                         void* = nullptr, std::uint32_t = 1, std::uint32_t = 1) {
     return {Base::to_underlying_arguments(problem, tile, cluster, hardware, args), args.table, args.works,
-            args.tiles, args.notify};
+            args.tiles, args.notify, args.dealt};
   }
 
-  CUTLASS_DEVICE explicit CountedScheduler(const Params& params) : params_(params) {}
+  /// Called by all threads of the CTA.
+  CUTLASS_DEVICE explicit CountedScheduler(const Params& params) : params_(params) {
+    if (params.dealt) dealt().deal(params.tiles, params.works, params.notify);
+  }
 
   CUTLASS_DEVICE WorkTileInfo get_current_work() {
     const std::int32_t due = due_;
@@ -137,6 +144,11 @@ class CountedScheduler : public cutlass::gemm::kernel::detail::PersistentTileSch
   }
 
  private:
+  CUTLASS_DEVICE static DealtTiles& dealt() {
+    __shared__ DealtTiles tiles;
+    return tiles;
+  }
+
   const Params& params_;
   std::int32_t due_ = 1;  // works to take beyond those that get_current_work() has told of
 };

@@ -41,11 +41,12 @@ struct HookedGemm {
   using Schedule = std::conditional_t<Pingpong, cutlass::gemm::KernelTmaWarpSpecializedPingpong,
                                       cutlass::gemm::KernelTmaWarpSpecializedCooperative>;
   using Epilogue = HookedCollective<T, Rows, Cols, Pingpong ? 4 : 8, Kind>;
+  static constexpr std::size_t beside = counted ? sizeof(DealtTiles) : 0;  // of shared memory
   using Mainloop = HookedMainloop<typename cutlass::gemm::collective::CollectiveBuilder<
                                       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Type, LayoutA, 8,
                                       Type, LayoutB, 8, float, Tile, Cluster,
                                       cutlass::gemm::collective::StageCountAutoCarveout<static_cast<int>(
-                                          sizeof(typename Epilogue::SharedStorage))>,
+                                          sizeof(typename Epilogue::SharedStorage) + beside)>,
                                       Schedule>::CollectiveOp,
                                   Epilogue, Kind == GemmKind::sums>;
   using Kernel =
@@ -82,6 +83,7 @@ struct HookedGemm {
       to.scheduler.works = args.positions;
       to.scheduler.tiles = LiveTiles(to.epilogue);
       to.scheduler.notify = args.notify;
+      to.scheduler.dealt = DealtTiles::suits(to.epilogue);
     } else {
       to.epilogue = args;
       to.scheduler.works = args.works;
@@ -148,7 +150,7 @@ struct HookedGemm {
             : Pingpong ? KSplit::all
                        : KSplit::some,
             static_cast<std::int32_t>(Kernel::MaxThreadsPerBlock),
-            static_cast<std::int32_t>(Kernel::SharedStorageSize),
+            static_cast<std::int32_t>(Kernel::SharedStorageSize + beside),
             static_cast<std::int32_t>(sizeof(typename Kernel::Params)),
             &prepare,
             &rebind,

@@ -1,6 +1,7 @@
 // Tiles of products whose rows are counted at run time (CountedGemmArgs).
 #pragma once
 
+#include "cuda/kernels/count.cuh"
 #include "cuda/kernels/gemm.hpp"
 #include "cuda/kernels/ptx/memory.cuh"
 #include "cuda/kernels/wait.cuh"
@@ -22,7 +23,7 @@ struct LiveTiles {
   std::int32_t cluster;
 
   LiveTiles() = default;
-  explicit LiveTiles(const CountedGemmArgs& args)
+  __host__ __device__ explicit LiveTiles(const CountedGemmArgs& args)
       : live(args.live),
         decided(args.decided),
         gate(args.gate),
@@ -63,11 +64,84 @@ struct LiveTiles {
                                                          reinterpret_cast<const std::uint32_t*>(of.count)));
     return max(count - of.before, 0);
   }
+  /// True if a cluster has live rows, where counts do not change while the kernel runs.
+  __device__ bool has_rows(std::int32_t of_cluster) const {
+    const int4 words = __ldg(reinterpret_cast<const int4*>(live) + of_cluster);
+    LiveRows of;
+    static_assert(sizeof of == sizeof words);
+    memcpy(&of, &words, sizeof of);
+    return of.count != nullptr && __ldg(of.count) > of.before;
+  }
 
  private:
   /// No epoch has words whose low half is negative: words start as such.
   __device__ static bool holds(std::uint64_t word, std::uint32_t epoch) {
     return word >> 32 == epoch && static_cast<std::int32_t>(word) >= 0;
+  }
+};
+
+/// Clusters of tiles with live rows that are dealt to one cluster of CTAs, where all counts are there before
+/// the kernel is. All that have live rows are dealt in turn: wherever they are in the order, each cluster of
+/// CTAs gets as many as any other, or one less. In memory that a CTA shares.
+struct DealtTiles {
+  static constexpr std::int32_t most = 512, most_clusters = 1 << 16, most_warps = 16;
+
+  std::int32_t count;             ///< of `dealt`
+  std::int32_t found[most_warps];  // clusters with live rows, by the warp that looked at them
+  std::uint16_t dealt[most];
+
+  /// True if the clusters of a product's tiles can be dealt so. Otherwise CTA c has works c, c + ctas, ...
+  static constexpr bool suits(const CountedGemmArgs& args) {
+    const std::int32_t cluster = args.tile.cluster, clusters = args.positions / cluster;
+    return args.decided == nullptr && clusters <= most_clusters && clusters <= most * (args.ctas / cluster);
+  }
+
+  /// Called by all threads of the CTA. Also makes the CTA's share of the notifies of tiles without live rows.
+  __device__ void deal(const LiveTiles& tiles, std::int32_t works, const NotifyTable& notify) {
+    const std::int32_t lane = static_cast<std::int32_t>(threadIdx.x) % 32;
+    const std::int32_t warp = static_cast<std::int32_t>(threadIdx.x) / 32;
+    const std::int32_t warps = static_cast<std::int32_t>(blockDim.x) / 32;
+    const std::int32_t hands = static_cast<std::int32_t>(gridDim.x) / tiles.cluster;
+    const std::int32_t own = static_cast<std::int32_t>(blockIdx.x) / tiles.cluster;
+    const std::int32_t clusters = works / tiles.cluster, share = (clusters + warps * 32 - 1) / (warps * 32) * 32;
+    const std::int32_t first = warp * share, end = min(first + share, clusters);
+    std::int32_t before = 0;
+#pragma unroll 4
+    for (std::int32_t at = first; at < end; at += 32)
+      before += __popc(__ballot_sync(~0u, at + lane < end && tiles.has_rows(at + lane)));
+    if (lane == 0) found[warp] = before;
+    __syncthreads();
+    std::int32_t all = before = 0;
+    for (std::int32_t i = 0; i < warps; ++i) {
+      if (i < warp) before += found[i];
+      all += found[i];
+    }
+    if (threadIdx.x == 0) count = (all - own + hands - 1) / hands;
+    for (std::int32_t at = first; at < end; at += 32) {
+      const bool there = at + lane < end, live = there && tiles.has_rows(at + lane);
+      const unsigned found_here = __ballot_sync(~0u, live);
+      const std::int32_t turn = before + __popc(found_here & ((1u << lane) - 1));
+      if (live && turn % hands == own) dealt[turn / hands] = static_cast<std::uint16_t>(at + lane);
+      if (there && !live && (at + lane) % hands == own) add_notifies(notify, work(tiles, at + lane));
+      before += __popc(found_here);
+    }
+    __syncthreads();
+  }
+  /// Work i of this CTA; `works` if it has no more.
+  __device__ std::int32_t at(const LiveTiles& tiles, std::int32_t i, std::int32_t works) const {
+    return i < count ? work(tiles, dealt[i]) : works;
+  }
+
+  /// Makes the notifies of a work.
+  __device__ static void add_notifies(const NotifyTable& notify, std::int32_t work) {
+    std::uint32_t* const* const counters = notify.counters + std::int64_t{work} * notify.count;
+    for (int i = 0; i < notify.count; ++i)
+      if (counters[i] != nullptr) add_release(counters[i], 1, notify.system);
+  }
+
+ private:
+  __device__ static std::int32_t work(const LiveTiles& tiles, std::int32_t of_cluster) {
+    return of_cluster * tiles.cluster + static_cast<std::int32_t>(blockIdx.x) % tiles.cluster;
   }
 };
 

@@ -75,8 +75,8 @@ struct MultistageGemm {
 
   __device__ static void run(const Args& args, Shared& shared) {
     const Output output{args};
-    for (int position = static_cast<int>(blockIdx.x); position < args.positions;
-         position += static_cast<int>(gridDim.x)) {
+    const Works works(args);
+    for (std::int32_t i = 0, position = works.at(0); position < args.positions; position = works.at(++i)) {
       const PackedTile packed = args.works[position].tile;
       const TileAt tile{packed.m(), packed.n()};
       if (!output.holds(tile)) continue;
@@ -94,6 +94,28 @@ struct MultistageGemm {
       output.notify(position, static_cast<int>(threadIdx.x), threads);
     }
   }
+
+  /// The positions that a CTA computes, in order; beyond the last one `args.positions` or more.
+  struct Works {
+    const Args& args;
+
+    /// Called by all threads of the CTA.
+    __device__ explicit Works(const Args& of) : args(of) {
+      if constexpr (Counted)
+        if (DealtTiles::suits(args)) dealt().deal(LiveTiles(args), args.positions, args.notify);
+    }
+    __device__ std::int32_t at(std::int32_t i) const {
+      if constexpr (Counted)
+        if (DealtTiles::suits(args)) return dealt().at(LiveTiles(args), i, args.positions);
+      return static_cast<std::int32_t>(blockIdx.x + static_cast<unsigned>(i) * gridDim.x);
+    }
+
+   private:
+    __device__ static DealtTiles& dealt() {
+      __shared__ DealtTiles tiles;
+      return tiles;
+    }
+  };
 
   static cudaError_t prepare(const GemmArgs& args, void* params) {
     const bool pieces = args.a_parts > 1 || args.part_rows != Rows || args.a_first != nullptr;
