@@ -167,7 +167,7 @@ struct GemmArgs {
 
 /// Rows of a tile that have a token, and of those behind it in its group: *count - before, at least 0. Null:
 /// the tile has no rows.
-struct LiveRows {
+struct alignas(16) LiveRows {
   const std::int32_t* count = nullptr;  ///< read once the tile's gates have opened
   std::int32_t before = 0;
 };

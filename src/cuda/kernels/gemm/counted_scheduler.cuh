@@ -28,14 +28,15 @@ class CountedScheduler : public cutlass::gemm::kernel::detail::PersistentTileSch
     std::int32_t works = 0;
     LiveTiles tiles{};
     NotifyTable notify{};
-    bool dealt = false;  ///< at the beginning of each CTA
+    /// Where DealtTiles begin in the CTA's dynamic shared memory. 0: tiles are not dealt there.
+    std::int32_t dealt_at = 0;
   };
   struct Params : Base::Params {
     const GemmWork* table = nullptr;
     std::int32_t works = 0;
     LiveTiles tiles{};
     NotifyTable notify{};
-    bool dealt = false;  ///< at the beginning of each CTA
+    std::int32_t dealt_at = 0;
   };
 
   /// The work that a warp is at. To assign another one makes further works due; all else stays.
@@ -62,7 +63,7 @@ class CountedScheduler : public cutlass::gemm::kernel::detail::PersistentTileSch
 
     /// Goes on to the next work with live rows, or beyond the last work.
     CUTLASS_DEVICE void take() {
-      if (params_->dealt) return go_to(dealt().at(params_->tiles, next_++, params_->works));
+      if (params_->dealt_at > 0) return go_to(dealt(*params_).at(params_->tiles, next_++, params_->works));
       for (;;) {
         if ((known_ & 1) == 0) look();
         const int dead = dead_ == ~0u ? 32 : __ffs(static_cast<int>(~dead_)) - 1;
@@ -98,7 +99,7 @@ class CountedScheduler : public cutlass::gemm::kernel::detail::PersistentTileSch
       dead_ = count == 32 ? 0 : dead_ >> count;
     }
     CUTLASS_DEVICE static std::int32_t first(const Params& params) {
-      return params.dealt ? 0 : static_cast<std::int32_t>(blockIdx.x);
+      return params.dealt_at > 0 ? 0 : static_cast<std::int32_t>(blockIdx.x);
     }
     CUTLASS_DEVICE static std::int32_t lane() { return static_cast<std::int32_t>(threadIdx.x) % 32; }
     CUTLASS_DEVICE static std::int32_t stride() { return static_cast<std::int32_t>(gridDim.x); }
@@ -114,12 +115,12 @@ class CountedScheduler : public cutlass::gemm::kernel::detail::PersistentTileSch
                                         const cutlass::KernelHardwareInfo& hardware, const Arguments& args,
                                         void* = nullptr, std::uint32_t = 1, std::uint32_t = 1) {
     return {Base::to_underlying_arguments(problem, tile, cluster, hardware, args), args.table, args.works,
-            args.tiles, args.notify, args.dealt};
+            args.tiles, args.notify, args.dealt_at};
   }
 
   /// Called by all threads of the CTA.
   CUTLASS_DEVICE explicit CountedScheduler(const Params& params) : params_(params) {
-    if (params.dealt) dealt().deal(params.tiles, params.works, params.notify);
+    if (params.dealt_at > 0) dealt(params).deal(params.tiles, params.works, params.notify);
   }
 
   CUTLASS_DEVICE WorkTileInfo get_current_work() {
@@ -144,9 +145,11 @@ class CountedScheduler : public cutlass::gemm::kernel::detail::PersistentTileSch
   }
 
  private:
-  CUTLASS_DEVICE static DealtTiles& dealt() {
-    __shared__ DealtTiles tiles;
-    return tiles;
+  /// Behind the kernel layer's shared memory, whose begin must stay where it is: TMA and wgmma need the
+  /// alignment that it has.
+  CUTLASS_DEVICE static DealtTiles& dealt(const Params& params) {
+    extern __shared__ char shared[];
+    return *reinterpret_cast<DealtTiles*>(shared + params.dealt_at);
   }
 
   const Params& params_;

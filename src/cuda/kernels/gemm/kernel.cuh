@@ -53,6 +53,9 @@ struct HookedGemm {
       cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, Mainloop, Epilogue,
                                            std::conditional_t<counted, CountedOrder, TableOrder<Pingpong>>>;
 
+  static constexpr std::int32_t shared_bytes = Kernel::SharedStorageSize + static_cast<std::int32_t>(beside);
+  static_assert(Kernel::SharedStorageSize % alignof(DealtTiles) == 0, "where DealtTiles begin");
+
   static cudaError_t prepare(const GemmArgs& args, void* params) {
     typename Kernel::Arguments to{};
     to.mode = cutlass::gemm::GemmUniversalMode::kGemm;
@@ -83,7 +86,7 @@ struct HookedGemm {
       to.scheduler.works = args.positions;
       to.scheduler.tiles = LiveTiles(to.epilogue);
       to.scheduler.notify = args.notify;
-      to.scheduler.dealt = DealtTiles::suits(to.epilogue);
+      if (DealtTiles::suits(to.epilogue)) to.scheduler.dealt_at = Kernel::SharedStorageSize;
     } else {
       to.epilogue = args;
       to.scheduler.works = args.works;
@@ -120,7 +123,7 @@ struct HookedGemm {
     cudaLaunchConfig_t config{};
     config.gridDim = dim3(static_cast<unsigned>(ctas));
     config.blockDim = dim3(Kernel::MaxThreadsPerBlock);
-    config.dynamicSmemBytes = Kernel::SharedStorageSize;
+    config.dynamicSmemBytes = shared_bytes;
     config.stream = stream;
     cudaLaunchAttribute attributes[2]{};
     attributes[0].id = cudaLaunchAttributeClusterDimension;
@@ -134,7 +137,7 @@ struct HookedGemm {
 
   static cudaError_t load() {
     return cudaFuncSetAttribute(cutlass::device_kernel<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                Kernel::SharedStorageSize);
+                                shared_bytes);
   }
 
   static GemmInstance instance() {
@@ -150,7 +153,7 @@ struct HookedGemm {
             : Pingpong ? KSplit::all
                        : KSplit::some,
             static_cast<std::int32_t>(Kernel::MaxThreadsPerBlock),
-            static_cast<std::int32_t>(Kernel::SharedStorageSize + beside),
+            shared_bytes,
             static_cast<std::int32_t>(sizeof(typename Kernel::Params)),
             &prepare,
             &rebind,

@@ -67,15 +67,19 @@ struct MultistageGemm {
   static constexpr int staged_rows = 32;
   /// Of a warp. The padding avoids bank conflicts when lanes store sums.
   using Staging = float[staged_rows][Warp::kN + 8];
-  union Shared {
-    typename Mma::SharedStorage operands;
-    Staging staging[threads / 32];
+  struct Nothing {};
+  struct Shared {
+    union {
+      typename Mma::SharedStorage operands;
+      Staging staging[threads / 32];
+    };
+    std::conditional_t<Counted, DealtTiles, Nothing> dealt;
   };
   static_assert(Warp::kN == 2 * Columns::gated_cols, "a warp has the gates and ups of its output");
 
   __device__ static void run(const Args& args, Shared& shared) {
     const Output output{args};
-    const Works works(args);
+    const Works works(args, shared);
     for (std::int32_t i = 0, position = works.at(0); position < args.positions; position = works.at(++i)) {
       const PackedTile packed = args.works[position].tile;
       const TileAt tile{packed.m(), packed.n()};
@@ -98,22 +102,17 @@ struct MultistageGemm {
   /// The positions that a CTA computes, in order; beyond the last one `args.positions` or more.
   struct Works {
     const Args& args;
+    Shared& shared;
 
     /// Called by all threads of the CTA.
-    __device__ explicit Works(const Args& of) : args(of) {
+    __device__ Works(const Args& of, Shared& memory) : args(of), shared(memory) {
       if constexpr (Counted)
-        if (DealtTiles::suits(args)) dealt().deal(LiveTiles(args), args.positions, args.notify);
+        if (DealtTiles::suits(args)) shared.dealt.deal(LiveTiles(args), args.positions, args.notify);
     }
     __device__ std::int32_t at(std::int32_t i) const {
       if constexpr (Counted)
-        if (DealtTiles::suits(args)) return dealt().at(LiveTiles(args), i, args.positions);
+        if (DealtTiles::suits(args)) return shared.dealt.at(LiveTiles(args), i, args.positions);
       return static_cast<std::int32_t>(blockIdx.x + static_cast<unsigned>(i) * gridDim.x);
-    }
-
-   private:
-    __device__ static DealtTiles& dealt() {
-      __shared__ DealtTiles tiles;
-      return tiles;
     }
   };
 
