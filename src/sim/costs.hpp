@@ -40,8 +40,8 @@ class Costs {
   /// alltoall. 0 unless links are emulated.
   double wake_us() const;
   /// Tiles of the worker that has most, over those that it would have if all had equally many. On GPUs a
-  /// gated product whose rows are counted deals all its tiles to its workers in turn, before counts are known.
-  /// So a worker may get several tiles with rows while others get none.
+  /// gated product whose rows are counted deals all its tiles to its workers in turn, before counts are
+  /// known. So a worker may get several tiles with rows while others get none.
   double uneven(const Gemm& gemm, std::int32_t workers) const;
   /// Rate at which all workers of a rank store to others in this step, which takes at most `workers` of them.
   /// 0: the links' rate.

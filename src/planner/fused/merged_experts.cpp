@@ -61,12 +61,15 @@ class MergedExperts {
     RowMap owners = RowMap::identity(p_.world * p_.m);
     owners.stride = p_.m;
     const Placement to{own(staging_, rank), placement::Owners{owners}};
-    Elementwise pass = merged_.combine(products, build_.all(weights_, rank), to, rows_of_sums());
+    // All begin with the tokens of another rank, so that not all store to one rank at a time.
+    const int first = (rank + 1) % p_.world;
+    const TileOrder order{.rotation = first * static_cast<std::int32_t>(sums_of_owner())};
+    Elementwise pass = merged_.combine(products, build_.all(weights_, rank), to, rows_of_sums(), order);
     TileNotify notify{stored_, {}, {}, {}};
-    for (int owner = 0; owner < p_.world; ++owner) {
-      notify.ends.push_back((owner + 1) * std::int64_t{sums_of_owner()});
+    for (int turn = 0; turn < p_.world; ++turn) {
+      notify.ends.push_back((turn + 1) * std::int64_t{sums_of_owner()});
       notify.entries.push_back(rank);
-      notify.owners.push_back(owner);
+      notify.owners.push_back((first + turn) % p_.world);
     }
     pass.notify.push_back(std::move(notify));
     build_.step(rank, compute_lane, std::move(pass));

@@ -11,14 +11,15 @@ namespace shingle::cuda {
 /// Tag that selects CountedScheduler in CUTLASS's kernel layer.
 struct CountedOrder {};
 
-/// As TableScheduler, without split-K. Where all counts are there before the kernel is, each CTA begins with a
-/// look at all of them, and has its share of the works with live rows (DealtTiles).
+/// As TableScheduler, without split-K. Where all counts are there before the kernel is, each CTA begins with
+/// a look at all of them, and has its share of the works with live rows (DealtTiles).
 ///
 /// With gates, every warp goes through all works of its CTA by itself, and takes those with live rows. Its
 /// lanes look at as many works at once, since to look at one takes as long. The store warp also makes the
-/// notifies of the tiles that it skips. A warp waits for the gates of a work when it asks whether it `is_valid()`: not before, as the kernel layer
-/// asks for the second warpgroup's first work before the CTA's first tile may begin. So the scheduler only
-/// counts how many works are due, and a warp's WorkTileInfo finds them.
+/// notifies of the tiles that it skips. A warp waits for the gates of a work when it asks whether it
+/// `is_valid()`: not before, as the kernel layer asks for the second warpgroup's first work before the CTA's
+/// first tile may begin. So the scheduler only counts how many works are due, and a warp's WorkTileInfo finds
+/// them.
 class CountedScheduler : public cutlass::gemm::kernel::detail::PersistentTileSchedulerSm90 {
   using Base = cutlass::gemm::kernel::detail::PersistentTileSchedulerSm90;
 
@@ -114,8 +115,12 @@ class CountedScheduler : public cutlass::gemm::kernel::detail::PersistentTileSch
   static Params to_underlying_arguments(Problem problem, Tile tile, Cluster cluster,
                                         const cutlass::KernelHardwareInfo& hardware, const Arguments& args,
                                         void* = nullptr, std::uint32_t = 1, std::uint32_t = 1) {
-    return {Base::to_underlying_arguments(problem, tile, cluster, hardware, args), args.table, args.works,
-            args.tiles, args.notify, args.dealt_at};
+    return {Base::to_underlying_arguments(problem, tile, cluster, hardware, args),
+            args.table,
+            args.works,
+            args.tiles,
+            args.notify,
+            args.dealt_at};
   }
 
   /// Called by all threads of the CTA.

@@ -86,8 +86,8 @@ struct LiveTiles {
 struct DealtTiles {
   static constexpr std::int32_t most = 512, most_clusters = 1 << 16, most_warps = 16;
 
-  std::int32_t count;             ///< of `dealt`
-  std::int32_t found[most_warps];  // clusters with live rows, by the warp that looked at them
+  std::int32_t count;              ///< of `dealt`
+  std::int32_t found[most_warps];  ///< clusters with live rows, by the warp that looked at them
   std::uint16_t dealt[most];
 
   /// True if the clusters of a product's tiles can be dealt so. Otherwise CTA c has works c, c + ctas, ...
@@ -103,7 +103,8 @@ struct DealtTiles {
     const std::int32_t warps = static_cast<std::int32_t>(blockDim.x) / 32;
     const std::int32_t hands = static_cast<std::int32_t>(gridDim.x) / tiles.cluster;
     const std::int32_t own = static_cast<std::int32_t>(blockIdx.x) / tiles.cluster;
-    const std::int32_t clusters = works / tiles.cluster, share = (clusters + warps * 32 - 1) / (warps * 32) * 32;
+    const std::int32_t clusters = works / tiles.cluster,
+                       share = (clusters + warps * 32 - 1) / (warps * 32) * 32;
     const std::int32_t first = warp * share, end = min(first + share, clusters);
     std::int32_t before = 0;
 #pragma unroll 4
@@ -119,11 +120,11 @@ struct DealtTiles {
     if (threadIdx.x == 0) count = (all - own + hands - 1) / hands;
     for (std::int32_t at = first; at < end; at += 32) {
       const bool there = at + lane < end, live = there && tiles.has_rows(at + lane);
-      const unsigned found_here = __ballot_sync(~0u, live);
-      const std::int32_t turn = before + __popc(found_here & ((1u << lane) - 1));
+      const unsigned lives = __ballot_sync(~0u, live);
+      const std::int32_t turn = before + __popc(lives & ((1u << lane) - 1));
       if (live && turn % hands == own) dealt[turn / hands] = static_cast<std::uint16_t>(at + lane);
       if (there && !live && (at + lane) % hands == own) add_notifies(notify, work(tiles, at + lane));
-      before += __popc(found_here);
+      before += __popc(lives);
     }
     __syncthreads();
   }
