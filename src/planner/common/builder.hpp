@@ -106,7 +106,7 @@ class Builder {
   Gemm up_gemm(int rank, const TileGrid& grid, const RowMap& a_rows, Placement out) const;
   /// A product with a weight for each group of rows of its A, in tiles of this size. A group's output lies
   /// at its row of the product's place. Of the product's grid only the columns count. Groups are padded to
-  /// whole clusters of the order, or the order has none if that would add many tiles.
+  /// whole clusters of the order.
   Gemm grouped(Gemm product, std::vector<RowGroup> groups, TileSize tile, TileOrder order) const;
   /// Attention of the tokens in `q`, without hooks; `first` is the first of them. `k` and `v` hold all
   /// tokens.

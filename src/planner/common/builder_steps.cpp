@@ -61,13 +61,9 @@ Gemm Builder::gemm(int rank, const TileGrid& grid, const RowMap& a_rows, Placeme
 }
 
 Gemm Builder::grouped(Gemm product, std::vector<RowGroup> groups, TileSize tile, TileOrder order) const {
-  constexpr std::int64_t most_padding = 10;   // percent of the rows
   if (groups.empty()) groups.emplace_back();  // no rows: still a grouped product, whose B stacks weights
   const std::int64_t cols = product.grid.cols;
   tile.cols = tile.within(1, cols).cols;
-  const std::int64_t alone = padded_rows(groups, tile.rows, 1),
-                     together = padded_rows(groups, tile.rows, order.cluster_m);
-  if (100 * (together - alone) > most_padding * alone) order.cluster_m = 1;
   product.group_tiles = order.cluster_m;
   product.grid =
       make_grid(padded_rows(groups, tile.rows, order.cluster_m), cols, tile.rows, tile.cols, order);

@@ -1,5 +1,6 @@
 #include "experts.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "shingle/plan/placement.hpp"
@@ -23,23 +24,38 @@ void for_each_group(const Routing& routing, int rank, int first, Visit&& visit) 
     }
 }
 
-/// The groups, those of merged slots with the rows that are expected of them.
-std::vector<RowGroup> with_expected_rows(const Builder& build, std::vector<RowGroup> groups) {
-  if (build.of_workload() || !build.problem().has_slots()) return groups;
-  const Problem& problem = build.problem();
-  for (RowGroup& group : groups)
-    if (const std::int64_t sources = group.rows / problem.experts.capacity; sources > 1)
-      group.rows = problem.expected_rows(sources);
-  return groups;
+/// Rows of all tiles that are expected to be computed if a group has whole units of `unit` rows. Counted
+/// groups have about as many rows as expected: at least one unit, and the last one is half empty.
+double computed_rows(const Builder& build, const std::vector<RowGroup>& groups, std::int64_t unit) {
+  double all = 0;
+  for (const RowGroup& group : groups) {
+    auto rows = static_cast<double>(tiles_of_group(group.rows, unit, 1) * unit);
+    if (group.live >= 0) {
+      const Problem& problem = build.problem();
+      const auto expected = static_cast<double>(problem.expected_rows(group.rows / problem.experts.capacity));
+      const auto one = static_cast<double>(unit);
+      rows = std::min(rows, std::max(one, expected + one / 2));
+    }
+    all += rows;
+  }
+  return all;
 }
 
 /// Height of the tiles of groups: half of `whole` if whole tiles would be much emptier.
-std::int32_t height_for(const std::vector<RowGroup>& groups, std::int32_t whole) {
+std::int32_t height_for(const Builder& build, const std::vector<RowGroup>& groups, std::int32_t whole) {
   constexpr double slower = 1.2;  // a row of lower tiles, on GPUs
   const std::int32_t half = whole / 2;
   if (whole % 2 != 0 || half < 64) return whole;
-  const auto lower = static_cast<double>(padded_rows(groups, half, 1));
-  return slower * lower < static_cast<double>(padded_rows(groups, whole, 1)) ? half : whole;
+  return slower * computed_rows(build, groups, half) < computed_rows(build, groups, whole) ? half : whole;
+}
+
+/// Tiles of a cluster of groups' tiles: `asked`, or one if clusters would be emptier by more than they gain.
+std::int32_t cluster_for(const Builder& build, const std::vector<RowGroup>& groups, std::int32_t rows,
+                         std::int32_t asked) {
+  constexpr double gain = 1.1;
+  const double alone = computed_rows(build, groups, rows),
+               together = computed_rows(build, groups, std::int64_t{rows} * asked);
+  return together > gain * alone ? 1 : asked;
 }
 
 }  // namespace
@@ -132,8 +148,10 @@ std::int64_t unit_rows(const Machine& machine, const TileParams& asked, const Ep
 Gemm grouped(const Builder& build, const Machine& machine, const TileParams& asked, Gemm product,
              std::vector<RowGroup> groups) {
   TileSize tile = tile_size(with_tiles_of(product.epilogue, machine), asked);
-  if (asked.rows == 0) tile.rows = height_for(with_expected_rows(build, groups), tile.rows);
-  return build.grouped(std::move(product), std::move(groups), tile, order_of_groups(machine, asked.order));
+  if (asked.rows == 0) tile.rows = height_for(build, groups, tile.rows);
+  TileOrder order = order_of_groups(machine, asked.order);
+  order.cluster_m = cluster_for(build, groups, tile.rows, order.cluster_m);
+  return build.grouped(std::move(product), std::move(groups), tile, order);
 }
 
 Gemm grouped(const Builder& build, const Machine& machine, const TileParams& asked, Gemm product,
