@@ -101,7 +101,7 @@ Plan gated(Plan plan) {
 
 TEST(Simulate, GatedTilesOfCountedRowsAreDealtBeforeTheyAreCounted) {
   Machine on = machine();
-  on.workers = 11;  // a gated kernel leaves one to the kernels that open its gates
+  on.workers = 11;       // a gated kernel leaves one to the kernels that open its gates
   on.order.swizzle = 8;  // down eight rows of tiles, then the next column
   const Plan plan = every_second_row(on);
   const auto computing_us = [&](const Plan& of) { return simulate(of, on).computing_us[0]; };
