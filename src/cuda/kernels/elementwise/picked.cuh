@@ -32,9 +32,18 @@ struct PickedCopy {
                                              TileRing& ring) {
     for_each_tile(ring, [&](int, const TileWork& work) { tile(args, sources[0], work); });
   }
-  /// Looks up a batch before its first load, as Copy does.
+  /// True if a row of the tile is picked. Called by whole warps.
+  static __device__ __forceinline__ bool any_picked(const ElementwiseArgs& args, const TileWork& work) {
+    bool any = false;
+    for (int row = static_cast<int>(threadIdx.x) % 32; row < work.rows; row += 32)
+      any |= *picks_of(args, work, row) >= 0;
+    return __any_sync(~0u, any);
+  }
+  /// Looks up a batch before its first load, as Copy does. Slots without a token follow each other, so many
+  /// tiles have none: where a thread has several batches, a warp looks at all rows first.
   static __device__ __forceinline__ void tile(const ElementwiseArgs& args, const Route& source,
                                               const TileWork& work) {
+    if (work.rows * work.cols > copy_threads * batch * length && !any_picked(args, work)) return;
     for (Walk walk(work, length); walk.row < work.rows;) {
       std::int32_t picked[batch];
       Walk ahead = walk;
