@@ -1,6 +1,7 @@
 #include "experts.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "shingle/plan/placement.hpp"
@@ -24,26 +25,34 @@ void for_each_group(const Routing& routing, int rank, int first, Visit&& visit) 
     }
 }
 
-/// Rows of all tiles that are expected to be computed if a group has whole units of `unit` rows. Counted
-/// groups have about as many rows as expected: at least one unit, and the last one is half empty.
+/// Units of `unit` rows that a counted group is expected to have if each expert is chosen equally often, and
+/// tokens choose independently: its rows then have a Poisson distribution, nearly a normal one.
+double expected_units(double rows, double unit) {
+  double units = 1 - std::exp(-rows);
+  for (double beyond = unit; beyond < rows + 6 * std::sqrt(rows); beyond += unit)
+    units += 0.5 * std::erfc((beyond + 0.5 - rows) / std::sqrt(2 * rows));
+  return units;
+}
+
+/// Rows that all tiles are expected to have, also empty ones, if a group has whole units of `unit` rows.
 double computed_rows(const Builder& build, const std::vector<RowGroup>& groups, std::int64_t unit) {
-  double all = 0;
+  double units = 0;
   for (const RowGroup& group : groups) {
-    auto rows = static_cast<double>(tiles_of_group(group.rows, unit, 1) * unit);
-    if (group.live >= 0) {
-      const Problem& problem = build.problem();
-      const auto expected = static_cast<double>(problem.expected_rows(group.rows / problem.experts.capacity));
-      const auto one = static_cast<double>(unit);
-      rows = std::min(rows, std::max(one, expected + one / 2));
+    const auto most = static_cast<double>(ceil_div(group.rows, unit));
+    if (group.live < 0) {
+      units += most;
+      continue;
     }
-    all += rows;
+    const Problem& problem = build.problem();
+    const auto rows = static_cast<double>(problem.expected_rows(group.rows / problem.experts.capacity));
+    units += std::min(most, expected_units(rows, static_cast<double>(unit)));
   }
-  return all;
+  return units * static_cast<double>(unit);
 }
 
 /// Height of the tiles of groups: half of `whole` if whole tiles would be much emptier.
 std::int32_t height_for(const Builder& build, const std::vector<RowGroup>& groups, std::int32_t whole) {
-  constexpr double slower = 1.2;  // a row of lower tiles, on GPUs
+  constexpr double slower = 1.35;  // a row of lower tiles, on H200
   const std::int32_t half = whole / 2;
   if (whole % 2 != 0 || half < 64) return whole;
   return slower * computed_rows(build, groups, half) < computed_rows(build, groups, whole) ? half : whole;
