@@ -75,29 +75,66 @@ struct PickedSum {
                                                 TileLines&, int) {}
   static __device__ __forceinline__ void run(const ElementwiseArgs& args, const Route* sources,
                                              TileRing& ring) {
-    for_each_tile(ring, [&](int, const TileWork& work) { tile(args, sources, work); });
+    for_each_tile(ring, [&](int, const TileWork& work) {
+      if (args.source_count <= group / 2)
+        tile<3, group / 2>(args, sources, work);
+      else
+        tile<2, group>(args, sources, work);
+    });
   }
+  /// A thread has `batch` chunks in flight, and of each the loads of `some` sources.
+  template <int batch, int some>
   static __device__ __forceinline__ void tile(const ElementwiseArgs& args, const Route* sources,
                                               const TileWork& work) {
-    for (Walk walk(work, length); walk.row < work.rows; walk.next()) {
-      const std::int32_t* const picks = picks_of(args, work, walk.row);
-      if (*picks == no_token) continue;
-      const Spot at{walk.row, walk.chunk * length};
-      float x[length] = {};
-      const Factors factors(args, work, walk.row);
-      for (int s = 0; s < args.source_count; s += group) {
-        Chunk<S, length> chunk[group];
-        std::int32_t picked[group];
+    for (Walk walk(work, length); walk.row < work.rows;) {
+      float x[batch][length] = {};
+      bool exists[batch] = {};
+      for (int s = 0; s < args.source_count; s += some)
+        add_some<batch, some>(args, sources, work, walk, s, x, exists);
 #pragma unroll
-        for (int i = 0; i < group; ++i) picked[i] = s + i < args.source_count ? picks[s + i] : no_row;
-#pragma unroll
-        for (int i = 0; i < group; ++i)
-          if (picked[i] >= 0) load_picked(args, sources[s + i], work, picked[i], at.col, chunk[i]);
-#pragma unroll
-        for (int i = 0; i < group; ++i)
-          if (picked[i] >= 0) add(x, chunk[i], factors.of(s + i));
+      for (int j = 0; j < batch; ++j, walk.next()) {
+        if (!exists[j]) continue;
+        const Spot at{walk.row, walk.chunk * length};
+        store_all(args, work, at, finished<T>(args, work, at.col, x[j]));
       }
-      store_all(args, work, at, finished<T>(args, work, at.col, x));
+    }
+  }
+
+ private:
+  /// Adds the sources from s on to the chunks of a batch: first all lookups, then all loads.
+  template <int batch, int some>
+  static __device__ __forceinline__ void add_some(const ElementwiseArgs& args, const Route* sources,
+                                                  const TileWork& work, const Walk& walk, int s,
+                                                  float (&x)[batch][length], bool (&exists)[batch]) {
+    std::int32_t picked[batch][some];
+    Walk ahead = walk;
+#pragma unroll
+    for (int j = 0; j < batch; ++j, ahead.next()) {
+      const bool inside = ahead.row < work.rows;
+      const int row = min(ahead.row, work.rows - 1);
+      const std::int32_t* const picks = picks_of(args, work, row);
+#pragma unroll
+      for (int i = 0; i < some; ++i) {
+        const std::int32_t from = picks[min(s + i, args.source_count - 1)];
+        picked[j][i] = inside && s + i < args.source_count ? from : no_row;
+        if (s + i == 0) exists[j] = inside && from != no_token;
+      }
+    }
+    Chunk<S, length> chunk[batch][some];
+    ahead = walk;
+#pragma unroll
+    for (int j = 0; j < batch; ++j, ahead.next())
+#pragma unroll
+      for (int i = 0; i < some; ++i)
+        if (picked[j][i] >= 0)
+          load_picked(args, sources[s + i], work, picked[j][i], ahead.chunk * length, chunk[j][i]);
+    ahead = walk;
+#pragma unroll
+    for (int j = 0; j < batch; ++j, ahead.next()) {
+      const Factors factors(args, work, ahead.row);
+#pragma unroll
+      for (int i = 0; i < some; ++i)
+        if (picked[j][i] >= 0) add(x[j], chunk[j][i], factors.of(s + i));
     }
   }
 };
