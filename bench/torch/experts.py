@@ -11,9 +11,10 @@ of each token, and scatters the sums. With `--replicated` all ranks have the sam
 inference. Nothing is gathered, and NCCL's all-reduce sums. Only the layer is measured. The device routes Shingle's
 calls, as in a server.
 
-What surrounds the products is compiled. Split sizes and permutations are made before the clock starts, and so are the
-tables of Shingle's calls: all know the routing. `without` is `torch` without communication, on as many rows. `hidden`
-is (t_torch - t_shingle) / (t_torch - t_without): above 1 where Shingle's products are faster than PyTorch's, too.
+What surrounds the products is compiled, for each case anew: compiled for other numbers of rows it can be slow. Split
+sizes and permutations are made before the clock starts, and so are the tables of Shingle's calls: all know the routing.
+`without` is `torch` without communication, on as many rows. `hidden` is (t_torch - t_shingle) / (t_torch - t_without):
+above 1 where Shingle's products are faster than PyTorch's, too.
 
 `vllm` is the layer by vLLM's Triton kernel `fused_experts`, as vLLM runs it without DeepEP. NCCL gathers all tokens and
 their routing, the kernel sums what the rank's experts add to each token, and NCCL scatters the sums. vLLM sorts the
@@ -45,13 +46,13 @@ MODELS = {"mixtral-8x7b": (4096, 14336, 8, 2), "deepseek-moe-16b": (2048, 1408, 
 PARTS = "dispatch", "combine", "layer"
 
 
-@torch.compile(dynamic=True)
+@torch.compile(dynamic=False)
 def swiglu(x):
     gate, up = x.chunk(2, -1)
     return F.silu(gate) * up
 
 
-@torch.compile(dynamic=True)
+@torch.compile(dynamic=False)
 def weighted_sum(rows, weights):
     return (rows.float() * weights.t().unsqueeze(-1)).sum(0).to(rows.dtype)
 
@@ -245,6 +246,7 @@ class ReplicatedExperts(Experts):
 
 def measure(model, tokens, zipf, args, group, fused_moe=None):
     rank, world = group.rank, group.size
+    torch.compiler.reset()
     kind = ReplicatedExperts if args.replicated else SlicedExperts if args.sliced else WholeExperts
     case = kind(model, tokens, zipf, rank, world)
     shingle_world = contexts.make_world(group, torch.cuda.current_device())

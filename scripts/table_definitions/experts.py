@@ -44,6 +44,7 @@ def merged_slots(record):
 @table("experts-4", "h200x4/experts")
 @table("sliced-experts", "h200x2/experts_sliced")
 @table("sliced-experts-4", "h200x4/experts_sliced")
+@table("replicated-experts", "h200x2/experts_replicated")
 def experts(record):
     """Times of baselines, then by mechanisms, in microseconds, and the speed-up over the fastest baseline."""
     baselines, mechanisms, rows = ("torch", "vllm"), ("sequential", "signal", "fused"), []
