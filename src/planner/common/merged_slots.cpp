@@ -10,7 +10,7 @@ SlotOrder slot_order(const Problem& problem, const Machine& machine, const TileP
                      SlotOrder asked) {
   if (!problem.orders_slots() || asked != SlotOrder::automatic) return asked;
   const bool emptier = problem.world > 1 && machine.whole_tiles && !machine.tiles.empty() &&
-                       problem.expected_rows() < unit_rows(machine, tile, problem.epilogue);
+                       problem.expected_rows() <= unit_rows(machine, tile, problem.epilogue);
   return emptier ? SlotOrder::merged : SlotOrder::by_source;
 }
 

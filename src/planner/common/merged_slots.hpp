@@ -8,7 +8,7 @@ namespace shingle::planner {
 
 /// The order of slots that a plan has: `asked`, or by size if the problem has such slots.
 ///
-/// By size slots are merged if a tile is higher than the rows that are expected of a source. By source each
+/// By size slots are merged if a tile has room for the rows that are expected of a source. By source each
 /// expert would then have as many tiles as there are ranks, each of which reads the weight. Where a machine
 /// has no times of tiles, or edge tiles cost only what they hold, slots stay by source.
 SlotOrder slot_order(const Problem& problem, const Machine& machine, const TileParams& tile, SlotOrder asked);

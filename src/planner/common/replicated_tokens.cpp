@@ -103,9 +103,9 @@ std::int64_t strips_of(const Problem& problem, const Machine& machine, const Til
 
 std::int32_t helpers_of_strips(const Problem& problem, const Machine& machine, const TileParams& tile,
                                std::int32_t asked) {
-  constexpr double few = 2;          // waves
-  constexpr double two_passes = 60;  // microseconds that a strip of sums takes more, on two H200
-  constexpr double keep_up = 0.25;   // part of the workers that would have to help
+  constexpr double few = 2;         // waves
+  constexpr double strip_us = 60;   // microseconds that a strip of sums takes more, on two H200
+  constexpr double keep_up = 0.25;  // part of the workers that would have to help
   if (asked != 0) return asked;
   const Problem& p = problem;
   const double bytes =
@@ -113,9 +113,9 @@ std::int32_t helpers_of_strips(const Problem& problem, const Machine& machine, c
   // Helpers save no work: beside the product the sums are only on their way.
   const double way_us = machine.link.transfer_us(2 * bytes * (p.world - 1) / p.world);
   const auto strips = static_cast<double>(strips_of(p, machine, tile));
-  const bool short_way = machine.link.paced() && way_us < strips * two_passes;
+  const bool short_way = machine.link.paced() && way_us < strips * strip_us;
   const double summing = workers_to_sum(p, machine, tile);
-  // Without times nobody knows whether a few would keep up. Too few cost much, none cost nothing.
+  // Without times of sums the number of helpers is unknown, and too few delay the sums.
   const bool late = summing == 0 || summing > keep_up * machine.workers;
   const std::int32_t helpers = waves_of(p, machine, tile) < few || strips < 2 || short_way || late
                                    ? 0
