@@ -1,4 +1,4 @@
-// Where plans have the rows of tensor-parallel experts with a capacity: by source, or merged.
+// Where plans have the rows of experts with a capacity: by source or merged, and in which tiles.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -66,6 +66,33 @@ TEST(SlotOrder, IsOfTensorParallelExpertsWithACapacity) {
   const auto helped = plan_fused(with_m(problem, 6), machine, {.helpers = 1, .slots = SlotOrder::merged});
   ASSERT_FALSE(helped);
   EXPECT_THAT(helped.reason(), HasSubstr("take helpers = none"));
+}
+
+/// Rows of the tiles of a plan's first product, and how many tiles start together.
+std::pair<int, int> tiles_of(const Problem& problem, const Machine& machine) {
+  const Plan plan = make_plan(problem, machine, SequentialParams{}).value();
+  for (const Lane& lane : plan.ranks.front().lanes)
+    for (const Step& step : lane.steps)
+      if (const auto* gemm = std::get_if<Gemm>(&step)) return {gemm->grid.tile_rows, gemm->group_tiles};
+  return {};
+}
+
+TEST(SlotOrder, TilesSuitTheRowsThatAreExpected) {
+  const Machine machine = machine_from_spec("h200x8");
+  const auto tiles = [&](std::int64_t tokens, std::int32_t capacity) {
+    Problem problem{.op = Op::moe_allreduce, .world = 2, .n = 4096, .k = 4096, .inner = 7168};
+    problem.dtype = DType::bf16, problem.transpose_b = true;
+    problem.epilogue.activation = Activation::swiglu;
+    problem.experts = {8, 2, capacity};
+    return tiles_of(with_m(problem, tokens), machine);
+  };
+  const std::pair low{64, 1}, high{128, 1}, together{128, 2};
+  EXPECT_EQ(tiles(16, 16), low) << "4 rows of an expert";
+  EXPECT_EQ(tiles(128, 128), low) << "32";
+  EXPECT_EQ(tiles(1024, 1024), high) << "256: two tiles or three, one cluster or two";
+  EXPECT_EQ(tiles(4096, 4096), together) << "1024";
+  EXPECT_EQ(tiles(128, 40), low) << "a capacity of less than a tile";
+  EXPECT_EQ(tiles(4096, 1024), together) << "of no more than is expected";
 }
 
 }  // namespace
