@@ -1,4 +1,7 @@
 // Activations in fp32, with the formulas of the host.
+//
+// silu has a fast exponential and division, whose relative error is below 2^-17 where |x| < 40. Exact ones
+// branch, and so cannot overlap, which costs an epilogue of swiglu several microseconds a tile.
 #pragma once
 
 #include "cuda/kernels/elementwise.hpp"
@@ -6,7 +9,7 @@
 namespace shingle::cuda {
 
 __device__ __forceinline__ float silu(float x) {
-  return x / (1.0f + expf(-x));
+  return __fdividef(x, 1.0f + __expf(-x));
 }
 
 __device__ __forceinline__ float gelu(float x) {

@@ -123,9 +123,16 @@ class CountedScheduler : public cutlass::gemm::kernel::detail::PersistentTileSch
             args.dealt_at};
   }
 
-  /// Called by all threads of the CTA.
+  /// Called by all threads of the CTA, between the kernel layer's arrival at the cluster's first barrier and
+  /// its wait there.
   CUTLASS_DEVICE explicit CountedScheduler(const Params& params) : params_(params) {
-    if (params.dealt_at > 0) dealt(params).deal(params.tiles, params.works, params.notify);
+    if (params.dealt_at == 0) return;
+    dealt(params).deal(params.tiles, params.works, params.notify);
+    if (params.tiles.cluster == 1) return;
+    ptx::cluster_wait();  // the kernel layer has arrived, and waits after this
+    ptx::cluster_arrive(), ptx::cluster_wait();
+    if (ptx::cluster_rank() > 0) dealt(params).copy_first();
+    ptx::cluster_arrive();
   }
 
   CUTLASS_DEVICE WorkTileInfo get_current_work() {

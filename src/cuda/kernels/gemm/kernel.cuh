@@ -55,6 +55,8 @@ struct HookedGemm {
 
   static constexpr std::int32_t shared_bytes = Kernel::SharedStorageSize + static_cast<std::int32_t>(beside);
   static_assert(Kernel::SharedStorageSize % alignof(DealtTiles) == 0, "where DealtTiles begin");
+  static_assert(shared_bytes <= 227 * 1024, "a CTA's shared memory on compute capability 9.0");
+  static_assert(Kernel::MaxThreadsPerBlock <= DealtTiles::most_warps * 32, "warps that deal tiles");
 
   static cudaError_t prepare(const GemmArgs& args, void* params) {
     typename Kernel::Arguments to{};

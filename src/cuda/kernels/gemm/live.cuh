@@ -3,6 +3,7 @@
 
 #include "cuda/kernels/count.cuh"
 #include "cuda/kernels/gemm.hpp"
+#include "cuda/kernels/ptx/cluster.cuh"
 #include "cuda/kernels/ptx/memory.cuh"
 #include "cuda/kernels/wait.cuh"
 
@@ -83,8 +84,12 @@ struct LiveTiles {
 /// Clusters of tiles with live rows that are dealt to one cluster of CTAs, where all counts are there before
 /// the kernel is. All that have live rows are dealt in turn: wherever they are in the order, each cluster of
 /// CTAs gets as many as any other, or one less. In memory that a CTA shares.
+///
+/// After a wait that was ended, a late peer may still store a count. Then looks at the counts differ, so each
+/// tile is dealt by a CTA's two looks together, and CTAs of a cluster take what the first of them has dealt.
 struct DealtTiles {
-  static constexpr std::int32_t most = 512, most_clusters = 1 << 16, most_warps = 16;
+  static constexpr std::uint16_t none = 0xffff;
+  static constexpr std::int32_t most = 512, most_clusters = none, most_warps = 16;
 
   std::int32_t count;              ///< of `dealt`
   std::int32_t found[most_warps];  ///< clusters with live rows, by the warp that looked at them
@@ -106,6 +111,7 @@ struct DealtTiles {
     const std::int32_t clusters = works / tiles.cluster,
                        share = (clusters + warps * 32 - 1) / (warps * 32) * 32;
     const std::int32_t first = warp * share, end = min(first + share, clusters);
+    for (auto i = static_cast<std::int32_t>(threadIdx.x); i < most; i += warps * 32) dealt[i] = none;
     std::int32_t before = 0;
 #pragma unroll 4
     for (std::int32_t at = first; at < end; at += 32)
@@ -118,19 +124,27 @@ struct DealtTiles {
       all += found[i];
     }
     if (threadIdx.x == 0) count = (all - own + hands - 1) / hands;
+    const std::int32_t of_others = before + found[warp];
     for (std::int32_t at = first; at < end; at += 32) {
       const bool there = at + lane < end, live = there && tiles.has_rows(at + lane);
       const unsigned lives = __ballot_sync(~0u, live);
       const std::int32_t turn = before + __popc(lives & ((1u << lane) - 1));
-      if (live && turn % hands == own) dealt[turn / hands] = static_cast<std::uint16_t>(at + lane);
+      if (live && turn < of_others && turn % hands == own)
+        dealt[turn / hands] = static_cast<std::uint16_t>(at + lane);
       if (there && !live && (at + lane) % hands == own) add_notifies(notify, work(tiles, at + lane));
       before += __popc(lives);
     }
     __syncthreads();
   }
+  /// Takes what the first CTA of the cluster has. Between two barriers of the cluster.
+  __device__ void copy_first() {
+    auto* const words = reinterpret_cast<std::uint32_t*>(this);
+    for (auto i = threadIdx.x; i < sizeof *this / sizeof *words; i += blockDim.x)
+      words[i] = ptx::load_in_cluster(words + i, 0);
+  }
   /// Work i of this CTA; `works` if it has no more.
   __device__ std::int32_t at(const LiveTiles& tiles, std::int32_t i, std::int32_t works) const {
-    return i < count ? work(tiles, dealt[i]) : works;
+    return i < count && dealt[i] != none ? work(tiles, dealt[i]) : works;
   }
 
   /// Makes the notifies of a work.

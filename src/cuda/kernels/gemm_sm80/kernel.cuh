@@ -75,6 +75,8 @@ struct MultistageGemm {
     };
     std::conditional_t<Counted, DealtTiles, Nothing> dealt;
   };
+  static_assert(sizeof(Shared) <= 99 * 1024, "a CTA's shared memory on compute capability 8.6");
+  static_assert(threads <= DealtTiles::most_warps * 32, "warps that deal tiles");
   static_assert(Warp::kN == 2 * Columns::gated_cols, "a warp has the gates and ups of its output");
 
   __device__ static void run(const Args& args, Shared& shared) {

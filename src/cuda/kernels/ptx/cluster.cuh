@@ -39,6 +39,23 @@ __device__ __forceinline__ void store_in_cluster(float* at, std::uint32_t cta, f
 #endif
 }
 
+/// Loads from the shared memory of a CTA of the cluster, at the place that `at` has in this CTA's.
+__device__ __forceinline__ std::uint32_t load_in_cluster(const std::uint32_t* at, std::uint32_t cta) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  std::uint32_t value;
+  asm volatile(
+      "{\n.reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %1, %2;\n"
+      "ld.shared::cluster.u32 %0, [remote];\n}"
+      : "=r"(value)
+      : "r"(shared_address(at)), "r"(cta)
+      : "memory");
+  return value;
+#else
+  return *at;
+#endif
+}
+
 /// Arrives at the cluster's barrier, with release semantics. Each arrival needs a cluster_wait() of the
 /// thread.
 __device__ __forceinline__ void cluster_arrive() {
