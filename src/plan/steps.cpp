@@ -45,6 +45,10 @@ const Slice* matrix_of_tokens(const Plan& plan, const Elementwise& pass) {
   return pass.factors.buffer >= 0 && counted({pass.factors}) ? &pass.factors : nullptr;
 }
 
+std::int64_t expected_rows(const Problem& problem, const RowGroup& group) {
+  return problem.expected_rows(larger(group.rows / problem.experts.capacity, std::int64_t{1}));
+}
+
 std::int32_t queue_of(const Step& step) {
   const auto* pass = std::get_if<Elementwise>(&step);
   return pass ? pass->queue : -1;

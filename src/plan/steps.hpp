@@ -15,6 +15,9 @@ const TileGrid* grid_of(const Step& step);
 /// The user's matrix with a row for each token (counts_tokens()) that a pass loads or stores without an
 /// index; null: none. In a call it may have fewer rows than the pass, which then leaves the others alone.
 const Slice* matrix_of_tokens(const Plan& plan, const Elementwise& pass);
+/// Rows of a group with a count that have a token if each expert is chosen equally often: those that
+/// predictions assume.
+std::int64_t expected_rows(const Problem& problem, const RowGroup& group);
 /// Work queue that the step shares with steps of other lanes; -1: none.
 std::int32_t queue_of(const Step& step);
 

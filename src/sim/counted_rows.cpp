@@ -6,6 +6,7 @@
 #include "costs.hpp"
 #include "demand.hpp"
 #include "lower/launch_rules.hpp"
+#include "plan/steps.hpp"
 #include "shingle/plan/placement.hpp"
 
 namespace shingle::sim {

@@ -30,10 +30,6 @@ double element_bytes(const Plan& plan, const Slice& slice) {
   return static_cast<double>(size_bytes(plan.buffers[static_cast<std::size_t>(slice.buffer)].dtype));
 }
 
-std::int64_t expected_rows(const Problem& problem, const RowGroup& group) {
-  return problem.expected_rows(larger(group.rows / problem.experts.capacity, std::int64_t{1}));
-}
-
 std::vector<std::int64_t> rows_by_weight(const Plan& plan, const Gemm& gemm) {
   if (gemm.groups.empty()) return {gemm.grid.rows};
   std::map<std::int32_t, std::int64_t> rows;

@@ -12,8 +12,6 @@ namespace shingle::sim {
 
 /// Bytes of an element of the slice.
 double element_bytes(const Plan& plan, const Slice& slice);
-/// Rows of a group with a count that are expected to have a token.
-std::int64_t expected_rows(const Problem& problem, const RowGroup& group);
 /// Rows of a product by weight, without weights that have none. Of counted rows: those that are expected to
 /// have a token.
 std::vector<std::int64_t> rows_by_weight(const Plan& plan, const Gemm& gemm);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "plan/steps.hpp"
 #include "shingle/plan/placement.hpp"
 #include "slots.hpp"
 
@@ -43,8 +44,7 @@ double computed_rows(const Builder& build, const std::vector<RowGroup>& groups, 
       units += most;
       continue;
     }
-    const Problem& problem = build.problem();
-    const auto rows = static_cast<double>(problem.expected_rows(group.rows / problem.experts.capacity));
+    const auto rows = static_cast<double>(expected_rows(build.problem(), group));
     units += std::min(most, expected_units(rows, static_cast<double>(unit)));
   }
   return units * static_cast<double>(unit);

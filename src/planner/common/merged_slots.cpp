@@ -64,14 +64,11 @@ Elementwise MergedSlots::place(const Slice& products) const {
   return pass;
 }
 
-Elementwise MergedSlots::combine(const Slice& products, const Slice& factors, Placement to, std::int32_t rows,
-                                 const TileOrder& order) const {
-  const Problem& p = build_.problem();
-  TileGrid grid = build_.row_blocks(factors.rows, p.n);
-  if (rows > 0) grid = make_grid(factors.rows, p.n, rows, grid.tile_cols, order);
+Elementwise MergedSlots::combine(const Slice& products, const Slice& factors, Placement to,
+                                 const TileGrid& grid) const {
   Elementwise pass = planner::combine(grid, factors, {});
   pass.to = std::move(to);
-  for (std::int64_t choice = 0; choice < p.experts.topk; ++choice)
+  for (std::int64_t choice = 0; choice < build_.problem().experts.topk; ++choice)
     pass.from.push_back(picked(products, of_choice(build_.all(merged_of_, products.rank), choice)));
   return pass;
 }

@@ -28,10 +28,8 @@ class MergedSlots {
   Gemm multiply(const Machine& machine, const TileParams& tile, Gemm product, const Slice& a) const;
   /// The pass that stores products as the user's rows by expert.
   Elementwise place(const Slice& products) const;
-  /// The pass that sums the choices of the tokens of all ranks. `rows`: of its tiles, which come in `order`;
-  /// 0: as many as suit.
-  Elementwise combine(const Slice& products, const Slice& factors, Placement to, std::int32_t rows = 0,
-                      const TileOrder& order = {}) const;
+  /// The pass that sums the choices of the tokens of all ranks. `grid`: of these tokens' sums.
+  Elementwise combine(const Slice& products, const Slice& factors, Placement to, const TileGrid& grid) const;
 
  private:
   Builder& build_;

@@ -63,8 +63,7 @@ class MergedExperts {
     const Placement to{own(staging_, rank), placement::Owners{owners}};
     // All begin with the tokens of another rank, so that not all store to one rank at a time.
     const int first = (rank + 1) % p_.world;
-    const TileOrder order{.rotation = first * static_cast<std::int32_t>(sums_of_owner())};
-    Elementwise pass = merged_.combine(products, build_.all(weights_, rank), to, rows_of_sums(), order);
+    Elementwise pass = merged_.combine(products, build_.all(weights_, rank), to, grid_of_sums(first));
     TileNotify notify{stored_, {}, {}, {}};
     for (int turn = 0; turn < p_.world; ++turn) {
       notify.ends.push_back((turn + 1) * std::int64_t{sums_of_owner()});
@@ -133,6 +132,12 @@ class MergedExperts {
         std::gcd(p_.m, std::int64_t{build_.row_blocks(p_.world * p_.m, p_.n).tile_rows}));
   }
   std::uint32_t sums_of_owner() const { return static_cast<std::uint32_t>(p_.m / rows_of_sums()); }
+  /// Tiles of the sums of all tokens. Those of rank `first` come first.
+  TileGrid grid_of_sums(int first) const {
+    const TileGrid whole = build_.row_blocks(p_.world * p_.m, p_.n);
+    return make_grid(whole.rows, whole.cols, rows_of_sums(), whole.tile_cols,
+                     {.rotation = first * static_cast<std::int32_t>(sums_of_owner())});
+  }
 
   FusedBuilder& build_;
   const Problem& p_;

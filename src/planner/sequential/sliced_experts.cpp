@@ -78,10 +78,12 @@ class SlicedSequence {
 
   /// Sums the choices of all tokens on the rank, then over ranks.
   void combine(int rank) const {
-    if (merged_)
-      build_.step(
-          rank, compute_lane,
-          merged_->combine(build_.all(products_, rank), build_.all(weights_, rank), in_place(sums_, rank)));
+    if (merged_) {
+      const Placement to = in_place(sums_, rank);
+      build_.step(rank, compute_lane,
+                  merged_->combine(build_.all(products_, rank), build_.all(weights_, rank), to,
+                                   build_.row_blocks(to.slice.rows, to.slice.cols)));
+    }
     for (int source = 0; !merged_ && source < p_.world; ++source)
       build_.step(rank, compute_lane,
                   combine_sorted(build_, slots(), source, build_.all(products_, rank),
