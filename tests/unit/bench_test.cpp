@@ -113,6 +113,24 @@ TEST(Suite, TakesHeadsOfAttention) {
   EXPECT_EQ(last.attention.kv_heads, 48);
 }
 
+TEST(Suite, TakesExperts) {
+  const auto suite = read_suite(SHINGLE_TEST_SOURCE_DIR "/bench/experts.json", 4, DType::bf16);
+  ASSERT_EQ(suite.size(), 16u);
+  const NamedProblem& skewed = suite[3];
+  EXPECT_EQ(skewed.name, "skewed");
+  EXPECT_EQ(skewed.problem.op, Op::moe);
+  EXPECT_EQ(skewed.problem.inner, 14336);
+  EXPECT_EQ(skewed.problem.experts.topk, 2);
+  EXPECT_EQ(skewed.problem.epilogue.activation, Activation::swiglu);
+  EXPECT_EQ(skewed.problem.routing->rows(0), 2 * 512);
+  EXPECT_NE(*skewed.problem.routing, *suite[0].problem.routing);
+  const NamedProblem& counted = suite[12];
+  EXPECT_EQ(counted.problem.experts.capacity, 512);
+  EXPECT_TRUE(counted.problem.has_slots());
+  ASSERT_NE(counted.choices, nullptr);
+  EXPECT_EQ(counted.choices->rows(3), 2 * 64);
+}
+
 TEST(Suite, SaysWhatIsWrongWithItsFile) {
   const std::string path = testing::TempDir() + "/shingle_suite_" + std::to_string(::getpid()) + ".json";
   const auto expect = [&](const std::string& text, const std::string& words) {
@@ -155,6 +173,15 @@ TEST(Suite, SaysWhatIsWrongWithItsFile) {
   expect(attends + R"(, "attention": {"heads": 2}}]})", "shapes[0].attention needs heads and head_dim");
   expect(attends + R"(, "attention": {"heads": 2, "head_dim": 8, "causal": 1}}]})",
          "shapes[0].attention.causal is 1; expected true or false");
+  const std::string moe =
+      R"({"shapes": [{"op": "moe", "m": [16], "n": [16], "k": [16], "routing": ["random"])";
+  expect(moe + R"(, "inner": [16]}]})", "shapes[0].experts is missing; expected {");
+  expect(moe + R"(, "experts": {"count": 4}}]})", "shapes[0].inner is missing");
+  expect(moe + R"(, "inner": [16], "experts": {"topk": 2}}]})", "shapes[0].experts needs count");
+  expect(moe + R"(, "inner": [16], "experts": {"count": 4, "top": 2}}]})",
+         "shapes[0].experts.top is unknown");
+  expect(moe + R"(, "inner": [16], "experts": {"count": 4}, "activation": "tanh"}]})", "tanh");
+  expect(R"({"shapes": [{"op": "allreduce", "m": [16], "n": [16], "k": [16]}]})", "shapes[0].k is unknown");
   expect(R"({"shapes": [{"op": "gemm+allreduce", "m": [-1], "n": [16], "k": [16]}]})",
          "shapes[0].m[0] is -1");
   std::remove(path.c_str());

@@ -19,10 +19,12 @@ using nlohmann::json;
 
 /// Every combination of these values is a problem.
 struct Sweep {
-  std::string op;
-  std::vector<std::int64_t> m, n, k;
-  std::vector<std::string> routing;  ///< for an operator that routes
-  Attention attention{};             ///< for an operator that attends
+  Op op;
+  std::vector<std::int64_t> m, n{0}, k{0}, inner{0};
+  std::vector<std::string> routing{""};  ///< for an operator that routes
+  Attention attention{};                 ///< for an operator that attends
+  Experts experts{};                     ///< for an operator with experts
+  Activation activation = Activation::none;
 };
 
 struct Suite {
@@ -70,21 +72,27 @@ std::vector<std::int64_t> sizes_at(const json& object, const char* key, const st
   return list_at(object, key, path, "a list of positive integers, such as [96, 768]", size_of);
 }
 
-void require_known(const json& object, const std::string& path, std::initializer_list<const char*> keys) {
+void require_known(const json& object, const std::string& path, const std::vector<const char*>& keys) {
   for (const auto& [key, value] : object.items())
     if (std::ranges::find(keys, key) == keys.end())
       throw InvalidArgument(
           fmt::format("{}{:.40} is unknown; expected one of: {}", path, key, fmt::join(keys, ", ")));
 }
 
-Attention attention_at(const json& shape, const std::string& path) {
-  constexpr const char* such = R"({"heads": 64, "kv_heads": 8, "head_dim": 128, "causal": true})";
-  const std::string where = path + "attention";
-  if (!shape.contains("attention"))
-    throw InvalidArgument(fmt::format("{} is missing; expected {}", where, such));
-  const json& object = shape.at("attention");
+const json& object_at(const json& shape, const char* key, const std::string& where, const char* such,
+                      const std::vector<const char*>& keys) {
+  if (!shape.contains(key)) throw InvalidArgument(fmt::format("{} is missing; expected {}", where, such));
+  const json& object = shape.at(key);
   if (!object.is_object()) throw wrong(where, object, fmt::format("an object such as {}", such));
-  require_known(object, where + ".", {"heads", "kv_heads", "head_dim", "causal"});
+  require_known(object, where + ".", keys);
+  return object;
+}
+
+Attention attention_at(const json& shape, const std::string& path) {
+  const std::string where = path + "attention";
+  const json& object =
+      object_at(shape, "attention", where, R"({"heads": 64, "kv_heads": 8, "head_dim": 128, "causal": true})",
+                {"heads", "kv_heads", "head_dim", "causal"});
   const auto extent = [&](const char* key) {
     return object.contains(key) ? size_of(object.at(key), where + "." + key) : 0;
   };
@@ -100,6 +108,20 @@ Attention attention_at(const json& shape, const std::string& path) {
   return attention;
 }
 
+Experts experts_at(const json& shape, const std::string& path) {
+  const std::string where = path + "experts";
+  const json& object = object_at(shape, "experts", where, R"({"count": 8, "topk": 2, "capacity": 512})",
+                                 {"count", "topk", "capacity"});
+  const auto extent = [&](const char* key, std::int32_t otherwise) {
+    return object.contains(key) ? static_cast<std::int32_t>(size_of(object.at(key), where + "." + key))
+                                : otherwise;
+  };
+  const Experts experts{
+      .count = extent("count", 0), .topk = extent("topk", 1), .capacity = extent("capacity", 0)};
+  if (experts.count == 0) throw InvalidArgument(fmt::format("{} needs count", where));
+  return experts;
+}
+
 std::string word(const json& value, const std::string& where) {
   if (!value.is_string()) throw wrong(where, value, "a string");
   return value.get<std::string>();
@@ -110,21 +132,32 @@ Sweep sweep_of(const json& shape, const std::string& where) {
   if (!shape.is_object()) throw wrong(where, shape, fmt::format("an object such as {}", such));
   const std::string path = where + ".";
   if (!shape.contains("op")) throw InvalidArgument(fmt::format("{}op is missing", path));
-  Sweep sweep;
-  sweep.op = word(shape.at("op"), path + "op");
-  const OperatorTraits& of_op = traits(parse_op(sweep.op));
-  if (!of_op.attends)
-    require_known(shape, path, {"op", "m", "n", "k", "routing"});
-  else if (of_op.multiplies())
-    require_known(shape, path, {"op", "m", "n", "attention"});
-  else
-    require_known(shape, path, {"op", "m", "attention"});
+  Sweep sweep{.op = parse_op(word(shape.at("op"), path + "op")), .m = {}};
+  const OperatorTraits& of_op = traits(sweep.op);
+  const bool has_n = !of_op.attends || of_op.multiplies(), has_k = !of_op.attends && !of_op.is_collective();
+  std::vector<const char*> keys{"op", "m"};
+  const auto take = [&](bool takes, std::initializer_list<const char*> also) {
+    if (takes) keys.insert(keys.end(), also);
+  };
+  take(has_n, {"n"});
+  take(has_k, {"k"});
+  take(of_op.chains(), {"inner"});
+  take(of_op.grouped, {"experts", "activation"});
+  take(of_op.attends, {"attention"});
+  take(!of_op.attends, {"routing"});
+  require_known(shape, path, keys);
   if (of_op.attends) sweep.attention = attention_at(shape, path);
+  if (of_op.grouped) sweep.experts = experts_at(shape, path);
   sweep.m = sizes_at(shape, "m", path);
-  const std::vector<std::int64_t> by_heads{0};
-  sweep.n = of_op.attends && !of_op.multiplies() ? by_heads : sizes_at(shape, "n", path);
-  sweep.k = of_op.attends ? by_heads : sizes_at(shape, "k", path);
-  if (shape.contains("routing"))
+  if (has_n) sweep.n = sizes_at(shape, "n", path);
+  if (has_k) sweep.k = sizes_at(shape, "k", path);
+  if (of_op.chains()) sweep.inner = sizes_at(shape, "inner", path);
+  if (shape.contains("activation"))
+    sweep.activation = parse_activation(word(shape.at("activation"), path + "activation"));
+  if (of_op.routes() != shape.contains("routing"))
+    throw InvalidArgument(
+        fmt::format("{} {} 'routing'", name(sweep.op), of_op.routes() ? "needs" : "takes no"));
+  if (of_op.routes())
     sweep.routing = list_at(shape, "routing", path, "a list of routings, such as [\"skewed\"]", word);
   return sweep;
 }
@@ -147,28 +180,25 @@ Suite parse(const std::string& path) {
 }
 
 void add_shapes(const Sweep& sweep, int world, DType dtype, std::vector<NamedProblem>& problems) {
-  Problem problem{.op = parse_op(sweep.op), .world = world};
-  problem.dtype = dtype;
-  problem.transpose_b = problem.traits().multiplies();
-  problem.attention = sweep.attention;
-  if (problem.traits().routes() == sweep.routing.empty())
-    throw InvalidArgument(
-        fmt::format("{} {} 'routing'", sweep.op, problem.traits().routes() ? "needs" : "takes no"));
-  // A routed problem is named after its routing; others have no name.
-  const std::vector<std::string> names =
-      problem.traits().routes() ? sweep.routing : std::vector<std::string>{""};
-  for (const std::string& name : names)
+  ProblemFlags flags;
+  flags.op = sweep.op;
+  flags.dtype = dtype;
+  flags.transpose_b = traits(sweep.op).multiplies();
+  flags.attention = sweep.attention;
+  flags.experts = sweep.experts;
+  flags.epilogue.activation = sweep.activation;
+  for (const std::string& routing : sweep.routing) {
+    if (!routing.empty()) parse_routing_pattern(routing);
+    flags.routing = routing;
     for (const std::int64_t m : sweep.m)
       for (const std::int64_t n : sweep.n)
-        for (const std::int64_t k : sweep.k) {
-          problem.m = m, problem.n = n, problem.k = k;
-          if (problem.traits().attends) size_by_heads(problem);
-          if (problem.traits().routes())
-            problem.routing = std::make_shared<const Routing>(
-                shingle::make_routing(parse_routing_pattern(name), world,
-                                      std::vector<std::int64_t>(static_cast<std::size_t>(world), m), 0));
-          problems.push_back({name, problem});
-        }
+        for (const std::int64_t k : sweep.k)
+          for (const std::int64_t inner : sweep.inner) {
+            flags.m = m, flags.n = n, flags.k = k, flags.inner = inner;
+            problems.push_back(make_problems(flags, world).at(0));
+            problems.back().name = routing;
+          }
+  }
 }
 
 void add_layer(const ModelConfig& model, const std::string& name, LayerOptions options,

@@ -18,10 +18,11 @@ namespace shingle::cli {
 /// {"shapes": [{"op": "gemm+alltoall", "m": [4096, …], "n": […], "k": […], "routing": ["random", …]}, …]}:
 /// every combination of these. Routed problems are named after their routing. An operator that attends has
 /// "attention": {"heads": 64, "kv_heads": 8, "head_dim": 128, "causal": true} instead of k, and no n unless
-/// it multiplies.
+/// it multiplies. One with experts has "experts": {"count": 8, "topk": 2, "capacity": 512}, of which only
+/// `count` is needed, and may have an "activation"; one with two products has "inner": [sizes].
 ///
-/// Products have no epilogue and no norm, and B is stored N×K. Throws IoError, or InvalidArgument with the
-/// file's name.
+/// Other products have no epilogue; none has a norm. B is stored N×K. Throws IoError, or InvalidArgument with
+/// the file's name.
 std::vector<NamedProblem> read_suite(const std::string& path, int world, DType dtype);
 
 /// Path of the suite that ships with Shingle. Throws InvalidArgument if it cannot be found.
