@@ -45,7 +45,7 @@ const Slice* matrix_of_tokens(const Plan& plan, const Elementwise& pass) {
   return pass.factors.buffer >= 0 && counted({pass.factors}) ? &pass.factors : nullptr;
 }
 
-std::int64_t expected_rows(const Problem& problem, const RowGroup& group) {
+std::int64_t expected_rows_of_group(const Problem& problem, const RowGroup& group) {
   return problem.expected_rows(larger(group.rows / problem.experts.capacity, std::int64_t{1}));
 }
 

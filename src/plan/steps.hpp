@@ -17,7 +17,7 @@ const TileGrid* grid_of(const Step& step);
 const Slice* matrix_of_tokens(const Plan& plan, const Elementwise& pass);
 /// Rows of a group with a count that have a token if each expert is chosen equally often: those that
 /// predictions assume.
-std::int64_t expected_rows(const Problem& problem, const RowGroup& group);
+std::int64_t expected_rows_of_group(const Problem& problem, const RowGroup& group);
 /// Work queue that the step shares with steps of other lanes; -1: none.
 std::int32_t queue_of(const Step& step);
 

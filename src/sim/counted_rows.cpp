@@ -14,8 +14,8 @@ namespace shingle::sim {
 ProductTile Costs::tile_of(const Gemm& gemm, std::int64_t item) const {
   ProductTile tile = product_tile(gemm, gemm.grid.tile(item));
   if (gemm.live.buffer >= 0 && tile.group != nullptr)
-    tile.rect.rows = std::clamp<std::int64_t>(expected_rows(plan_.problem(), *tile.group) - tile.in_group, 0,
-                                              tile.rect.rows);
+    tile.rect.rows = std::clamp<std::int64_t>(
+        expected_rows_of_group(plan_.problem(), *tile.group) - tile.in_group, 0, tile.rect.rows);
   return tile;
 }
 

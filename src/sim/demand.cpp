@@ -35,8 +35,9 @@ std::vector<std::int64_t> rows_by_weight(const Plan& plan, const Gemm& gemm) {
   std::map<std::int32_t, std::int64_t> rows;
   for (const RowGroup& group : gemm.groups)
     if (group.rows > 0)
-      rows[group.weight] +=
-          gemm.live.buffer >= 0 ? smaller(group.rows, expected_rows(plan.problem(), group)) : group.rows;
+      rows[group.weight] += gemm.live.buffer >= 0
+                                ? smaller(group.rows, expected_rows_of_group(plan.problem(), group))
+                                : group.rows;
   const auto values = std::views::values(rows);
   return {values.begin(), values.end()};
 }

@@ -44,7 +44,7 @@ double computed_rows(const Builder& build, const std::vector<RowGroup>& groups, 
       units += most;
       continue;
     }
-    const auto rows = static_cast<double>(expected_rows(build.problem(), group));
+    const auto rows = static_cast<double>(expected_rows_of_group(build.problem(), group));
     units += std::min(most, expected_units(rows, static_cast<double>(unit)));
   }
   return units * static_cast<double>(unit);

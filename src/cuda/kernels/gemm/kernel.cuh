@@ -82,7 +82,8 @@ struct HookedGemm {
     const bool sums = Kind == GemmKind::sums && !gated && args.out_type == args.type;
     if (args.sums.count > 0 && !sums) return cudaErrorInvalidValue;
     if constexpr (counted) {
-      if (args.split.others > 0 || args.early) return cudaErrorInvalidValue;
+      if (args.split.others > 0 || args.early || args.tile.cluster != ClusterRows)
+        return cudaErrorInvalidValue;
       to.epilogue = static_cast<const CountedGemmArgs&>(args);
       to.scheduler.table = args.works;
       to.scheduler.works = args.positions;

@@ -65,13 +65,13 @@ struct LiveTiles {
                                                          reinterpret_cast<const std::uint32_t*>(of.count)));
     return max(count - of.before, 0);
   }
-  /// True if a cluster has live rows, where counts do not change while the kernel runs.
+  /// True if a cluster has live rows, where the counts are there before the kernel is.
   __device__ bool has_rows(std::int32_t of_cluster) const {
     const int4 words = __ldg(reinterpret_cast<const int4*>(live) + of_cluster);
     LiveRows of;
     static_assert(sizeof of == sizeof words);
     memcpy(&of, &words, sizeof of);
-    return of.count != nullptr && __ldg(of.count) > of.before;
+    return of.count != nullptr && *of.count > of.before;
   }
 
  private:
@@ -85,13 +85,18 @@ struct LiveTiles {
 /// the kernel is. All that have live rows are dealt in turn: wherever they are in the order, each cluster of
 /// CTAs gets as many as any other, or one less. In memory that a CTA shares.
 ///
-/// After a wait that was ended, a late peer may still store a count. Then looks at the counts differ, so each
-/// tile is dealt by a CTA's two looks together, and CTAs of a cluster take what the first of them has dealt.
+/// A CTA looks at the counts twice. The first look gives each warp its range of turns, and the second one
+/// deals within that range. The CTAs of a cluster take the list of the first of them, as they load their
+/// tiles together.
+///
+/// After a wait that was ended, a late peer may still store a count between two looks. Tiles and notifies may
+/// then be missing, or notifies be made twice. But all warps of a cluster go through the same tiles, so the
+/// kernel ends.
 struct DealtTiles {
   static constexpr std::uint16_t none = 0xffff;
   static constexpr std::int32_t most = 512, most_clusters = none, most_warps = 16;
 
-  std::int32_t count;              ///< of `dealt`
+  std::int32_t count;              ///< of `dealt`, up to the first `none`
   std::int32_t found[most_warps];  ///< clusters with live rows, by the warp that looked at them
   std::uint16_t dealt[most];
 
@@ -123,28 +128,32 @@ struct DealtTiles {
       if (i < warp) before += found[i];
       all += found[i];
     }
-    if (threadIdx.x == 0) count = (all - own + hands - 1) / hands;
-    const std::int32_t of_others = before + found[warp];
+    const std::int32_t turns = (all - own + hands - 1) / hands, last_turn = before + found[warp];
+    if (threadIdx.x == 0) count = turns;
     for (std::int32_t at = first; at < end; at += 32) {
       const bool there = at + lane < end, live = there && tiles.has_rows(at + lane);
       const unsigned lives = __ballot_sync(~0u, live);
       const std::int32_t turn = before + __popc(lives & ((1u << lane) - 1));
-      if (live && turn < of_others && turn % hands == own)
+      if (live && turn < last_turn && turn % hands == own)
         dealt[turn / hands] = static_cast<std::uint16_t>(at + lane);
       if (there && !live && (at + lane) % hands == own) add_notifies(notify, work(tiles, at + lane));
       before += __popc(lives);
     }
     __syncthreads();
+    for (auto i = static_cast<std::int32_t>(threadIdx.x); i < turns; i += warps * 32)
+      if (dealt[i] == none) atomicMin(&count, i);
+    __syncthreads();
   }
-  /// Takes what the first CTA of the cluster has. Between two barriers of the cluster.
+  /// Called by all threads of the CTA, between two barriers of the cluster: takes what its first CTA has.
   __device__ void copy_first() {
     auto* const words = reinterpret_cast<std::uint32_t*>(this);
     for (auto i = threadIdx.x; i < sizeof *this / sizeof *words; i += blockDim.x)
       words[i] = ptx::load_in_cluster(words + i, 0);
+    __syncthreads();
   }
   /// Work i of this CTA; `works` if it has no more.
   __device__ std::int32_t at(const LiveTiles& tiles, std::int32_t i, std::int32_t works) const {
-    return i < count && dealt[i] != none ? work(tiles, dealt[i]) : works;
+    return i < count ? work(tiles, dealt[i]) : works;
   }
 
   /// Makes the notifies of a work.
