@@ -57,7 +57,7 @@ void shuffle(std::vector<T>& items, Random& random) {
 
 void require_world(int world) {
   if (world < 1 || world > max_world)
-    throw InvalidArgument(fmt::format("world = {} is outside [1, {}]", world, max_world));
+    throw InvalidArgument(fmt::format("a routing has {} ranks, outside [1, {}]", world, max_world));
 }
 
 void require_rows(std::int64_t rows, std::int64_t counts) {

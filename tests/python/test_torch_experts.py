@@ -188,6 +188,10 @@ def layouts_case(tensor_parallel):
     for leaf, gradient in zip((x, *turned, weights), case.gradients()):
         close(leaf.grad, gradient, "gradient")
         assert leaf.grad.stride() == leaf.stride()
+    apart = [w.detach().repeat_interleave(2, -1)[..., ::2].requires_grad_() for w in (up, down)]
+    (case.call(x, *apart, weights) * case.mine(case.coefficients)).sum().backward()
+    for leaf, gradient in zip(apart, case.gradients()[1:]):
+        close(leaf.grad, gradient, "gradient of weights with gaps")
 
 
 @SPLITS
@@ -226,6 +230,7 @@ def bad_input_case():
 
     wrong = [
         ("x is torch.int64", {"x": torch.ones(4, HIDDEN, dtype=torch.int64)}),
+        ("x is torch.float8_e4m3fn", {"x": torch.ones(4, HIDDEN).to(torch.float8_e4m3fn)}),
         ("w_up.dtype = torch.float64", {"w_up": good["w_up"].double()}),
         (r"w_up.shape = \(2, 24, 9\)", {"w_up": torch.randn(2, 2 * INNER, HIDDEN + 1)}),
         (r"w_up.shape = \(24, 8\)", {"w_up": good["w_up"][0]}),
@@ -240,7 +245,7 @@ def bad_input_case():
         ("activation = 'tanh'", {"activation": "tanh"}),
         (rf"topk_ids has {experts} on rank {ranks - 1}; expected .* \[0, {experts}\)", {"topk_ids": ids(experts)}),
         (f"topk_ids has -1 on rank {ranks - 1}", {"topk_ids": ids(-1)}),
-        ("topk_ids has 2147483647", {"topk_ids": ids(1 << 40)}),
+        ("topk_ids has 2147483647 or more", {"topk_ids": ids(1 << 40)}),
         ("w_up, w_down.* other sizes", {"w_down": torch.randn(2, OUT + 1, INNER)}),
         ("other sizes, dtype, activation", {"activation": None, "w_down": torch.randn(2, OUT, 2 * INNER)}),
         ("other .* tensor_parallel", {"tensor_parallel": True, "topk_ids": good["topk_ids"].clamp(max=1)}),
@@ -257,6 +262,11 @@ def bad_input_case():
         with pytest.raises(errors.InvalidArgument, match=match):
             call(**changes)
     assert call().shape == (4, OUT)
+    for match, changes in (("activation = 3", {"activation": 3}), ("w_up = None", {"w_up": None})):
+        with pytest.raises(errors.InvalidArgument, match=match):
+            st.moe(**(good | changes))
+    with pytest.raises(errors.InvalidArgument, match="capacity = 1.5"):
+        st.moe(**good, capacity=1.5)
     for match, group in (("group = 'nose'", "nose"), ("group = 3", 3)):
         with pytest.raises(errors.InvalidArgument, match=match):
             st.moe(*(good[name] for name in list(good)[:5]), group)

@@ -8,6 +8,7 @@ from torch.fx.experimental.symbolic_shapes import guard_or_false
 from ..errors import InvalidArgument
 
 ACTIVATIONS = ("relu", "gelu", "silu", "swiglu")
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # of experts
 
 
 def shard_rows(rows, group, zigzag=False):
@@ -210,8 +211,10 @@ def check_activation(activation, w, name="w"):
 
 def check_experts(x, w_up, w_down, activation):
     """Checks x [tokens, hidden], and the weights of a rank's experts: [experts, inner, hidden], [experts, n, inner]."""
-    if x.dim() != 2 or not x.is_floating_point():
-        raise InvalidArgument(f"x is {x.dtype} of {tuple(x.shape)}; expected a floating dtype, [tokens, hidden]")
+    if x.dim() != 2 or x.dtype not in DTYPES:
+        raise InvalidArgument(
+            f"x is {x.dtype} of {tuple(x.shape)}; expected float16, bfloat16, float32 or float64, [tokens, hidden]"
+        )
     for name, w in (("w_up", w_up), ("w_down", w_down)):
         if w.dim() != 3:
             raise InvalidArgument(f"{name}.shape = {tuple(w.shape)}; expected [experts of a rank, out, in]")

@@ -58,10 +58,7 @@ NamedProblem with_slots(const ProblemFlags& flags, Problem problem) {
   if (flags.m != 0 && most > flags.m)
     throw InvalidArgument(
         fmt::format("--m {}, but a rank of {} has {} tokens", flags.m, flags.routing, most));
-  problem.m = larger(flags.m, most);
-  problem.routing = std::make_shared<const Routing>(Routing::slots(
-      problem.sources(), problem.experts.count, problem.experts.capacity, problem.traits().expert_split()));
-  return {"", problem, choices};
+  return {"", with_m(std::move(problem), larger(flags.m, most)), choices};
 }
 
 NamedProblem from_sizes(const ProblemFlags& flags, int world) {

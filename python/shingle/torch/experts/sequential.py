@@ -30,9 +30,14 @@ def multiply(rows, w, layout):
 
 
 def weight_gradient(grad, rows, w, layout):
-    """gradᵀ·rows of each expert, [experts, n, k], in the strides of w."""
-    if w.stride(-1) != 1:
-        return weight_gradient(rows, grad, w.transpose(-2, -1), layout).transpose(-2, -1)
+    """gradᵀ·rows of each expert, [experts, n, k]: contiguous like w, or else transposed."""
+    if w.stride(-1) == 1:
+        return products_by_expert(grad, rows, w, layout)
+    return products_by_expert(rows, grad, w.transpose(-2, -1), layout).transpose(-2, -1)
+
+
+def products_by_expert(grad, rows, w, layout):
+    """gradᵀ·rows of each expert, contiguous, in the shape of w."""
     if rows.shape[0] > 0 and takes_grouped_mm(grad, rows):
         out = torch._grouped_mm(grad.t(), rows, offs=layout.offsets)
         empty = [expert for expert, (a, b) in enumerate(zip([0, *layout.ends], layout.ends)) if a == b]
