@@ -21,7 +21,12 @@ double waves_of(const Problem& p, const Machine& machine, const TileParams& aske
 
 ReplicatedTokens::ReplicatedTokens(Builder& build, const Machine& machine, const TileParams& tile,
                                    std::int32_t workers)
-    : build_(build), p_(build.problem()), machine_(machine), tile_(tile), workers_(workers) {
+    : build_(build),
+      p_(build.problem()),
+      machine_(machine),
+      tile_(tile),
+      workers_(workers),
+      first_workers_(workers < build.workers() ? larger(build.workers() - 1, 1) : build.workers()) {
   const std::int64_t rows = p_.routing->received(0);
   if (p_.has_slots()) slots_.emplace(build);
   if (p_.traits().takes_tokens()) sorted_ = build.buffer("sorted", rows, p_.k);
@@ -38,7 +43,7 @@ void ReplicatedTokens::take(int rank) const {
   build_.step(rank, compute_lane, std::move(sort));
   Gemm first =
       build_.up_gemm(rank, build_.one_tile(1, p_.inner), {}, Builder::in_place(build_.all(hidden_, rank)));
-  first.resources = {1, build_.workers()};
+  first.resources = {1, first_workers_};
   build_.step(rank, compute_lane, in_groups(std::move(first), sorted_, tile_));
 }
 

@@ -15,8 +15,9 @@ namespace shingle::planner {
 /// choices, and leaves, while the next is multiplied. Strips of rows would read the weights once a strip.
 class ReplicatedTokens {
  public:
-  /// `tile`: of the products. `workers`: of the last product. All workers do what comes before, beside which
-  /// there is nothing else to do.
+  /// `tile`: of the products. `workers`: of the last product. All do what comes before, but for one where
+  /// other lanes wait for the last product: they wait on the device from the start. A first product that has
+  /// no room beside them would begin its last tiles when all others are done, and take twice as long.
   ReplicatedTokens(Builder& build, const Machine& machine, const TileParams& tile, std::int32_t workers);
 
   /// Appends the steps that make the rows of the last product's A: slots, tokens by expert, first product.
@@ -50,7 +51,7 @@ class ReplicatedTokens {
   const Problem& p_;
   const Machine& machine_;
   const TileParams tile_;
-  const std::int32_t workers_;
+  const std::int32_t workers_, first_workers_;
   std::optional<Slots> slots_;                              // with a capacity
   std::int32_t sorted_ = -1, hidden_ = -1, products_ = -1;  // buffers
 };
