@@ -27,8 +27,11 @@ TEST(ReplicatedTokens, FirstProductLeavesRoomForLanesThatWait) {
   EXPECT_EQ(workers_of(SequentialParams{}), all);
   EXPECT_EQ(workers_of(FusedParams{.helpers = FusedParams::no_helpers}), all);
   EXPECT_EQ(workers_of(FusedParams{.helpers = 4}), (std::vector<std::int32_t>{131, 128}));
-  EXPECT_EQ(workers_of(SignalParams{.helpers = FusedParams::no_helpers}),
-            (std::vector<std::int32_t>{131, 116}));
+  const SignalParams none{.helpers = FusedParams::no_helpers};
+  EXPECT_EQ(workers_of(none), (std::vector<std::int32_t>{131, 131}));
+  SignalParams strips = none;
+  strips.group_waves = {1, 1};
+  EXPECT_EQ(workers_of(strips), (std::vector<std::int32_t>{131, 116}));
 }
 
 }  // namespace

@@ -20,7 +20,8 @@ class ReplicatedSignals {
   ReplicatedSignals(Builder& build, const Machine& machine, const SignalParams& params)
       : build_(build),
         helpers_(larger(params.helpers, 0)),
-        rest_(build.beside_communication().most - helpers_),
+        rest_(helpers_ == 0 && params.group_waves.size() == 1 ? larger(build.workers() - 1, 1)
+                                                              : build.beside_communication().most - helpers_),
         shares_(params.group_waves),
         tokens_(build, machine, params.tile, rest_) {
     const Problem& p = build.problem();
@@ -69,7 +70,9 @@ class ReplicatedSignals {
  private:
   Builder& build_;
   const std::int32_t helpers_;
-  const std::int32_t rest_;  // workers that neither collectives nor helpers take
+  /// Workers that neither collectives nor helpers take. All but one, on which the all-reduce waits, if
+  /// nothing is beside the product.
+  const std::int32_t rest_;
   const std::vector<std::int64_t>& shares_;
   const ReplicatedTokens tokens_;
   std::vector<std::int32_t> sums_;                            // buffers, by strip
