@@ -236,7 +236,8 @@ Routing make_topk_routing(RoutingPattern pattern, int world, const std::vector<s
 Routing routing_from_json(std::string_view text, int experts, ExpertSplit split) {
   const nlohmann::json document = parse_json(text);
   if (!document.is_object() || document.size() != 1 || !document.contains("dest"))
-    throw InvalidArgument("a routing must be {\"dest\": [[rank, …], …]} and nothing else");
+    throw InvalidArgument(fmt::format("a routing must be {{\"dest\": [[{}, …], …]}} and nothing else",
+                                      experts > 0 ? "expert" : "rank"));
   const nlohmann::json* ranks = Fields(document).list({"dest"});
   if (ranks == nullptr || ranks->empty() || ranks->size() > static_cast<std::size_t>(max_world))
     throw InvalidArgument(fmt::format("dest must list the rows of 1 to {} ranks", max_world));
