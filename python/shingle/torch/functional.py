@@ -221,7 +221,7 @@ def require_types(types, **arguments):
     """Raises InvalidArgument on this rank alone, where the dispatcher would raise its own error."""
     for name, given in arguments.items():
         if not isinstance(given, types):
-            raise InvalidArgument(f"{name} = {given!r} is of type {type(given).__name__}")
+            raise InvalidArgument(f"{name} = {given!r:.60} is of type {type(given).__name__}")
 
 
 def on_host(cu_seqlens):

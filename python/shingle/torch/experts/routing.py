@@ -87,10 +87,10 @@ def require_experts(routing, experts):
     wrong = (chosen & ((routing[:, 1:] < 0) | (routing[:, 1:] >= experts))).nonzero()
     if wrong.numel() > 0:
         rank, at = wrong[0].tolist()
-        chosen = int(routing[rank, 1 + at])
-        beyond = " or more" if chosen == torch.iinfo(torch.int32).max else ""
+        expert = int(routing[rank, 1 + at])
+        beyond = " or more" if expert == torch.iinfo(torch.int32).max else ""
         raise InvalidArgument(
-            f"topk_ids has {chosen}{beyond} on rank {rank}; expected experts in [0, {experts}) of all ranks"
+            f"topk_ids has {expert}{beyond} on rank {rank}; expected experts in [0, {experts}) of all ranks"
         )
 
 
