@@ -15,7 +15,6 @@ from .groups import find_group, name_of
 from .parallel_styles import install
 
 PARAMETERS = "gate_up_proj", "down_proj"
-DTYPES = torch.float64, torch.float32, torch.bfloat16, torch.float16
 
 
 def expert_parallel(model, group=None, *, capacity=None, max_tokens=None):
@@ -106,7 +105,7 @@ def why_unserved(module):
     if (activation := type(getattr(module, "act_fn", None)).__name__) not in ("SiLU", "SiLUActivation"):
         return f"its activation is {activation}, not SiLU"
     for name in PARAMETERS:
-        if getattr(module, name).dim() != 3 or getattr(module, name).dtype not in DTYPES:
+        if getattr(module, name).dim() != 3 or getattr(module, name).dtype not in shapes.DTYPES:
             return f"{name} is no [experts, out, in] of a floating dtype"
     return None
 

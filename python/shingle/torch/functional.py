@@ -16,7 +16,7 @@ from ..errors import InvalidArgument
 from . import ops  # noqa: F401  registers torch.ops.shingle
 from .groups import name_of, ranks_of
 from .sequential import rms_norm
-from .shapes import check_capacity, check_replicated
+from .shapes import check_capacity, check_replicated, check_types
 
 _ops = torch.ops.shingle
 
@@ -204,9 +204,9 @@ def moe(x, w_up, w_down, topk_ids, topk_weights, group=None, *, activation="swig
     capacity = tokens drops nothing where a token chooses an expert at most once. Backward takes the gradients of the
     result to be equal on all ranks.
     """
-    require_types(torch.Tensor, x=x, w_up=w_up, w_down=w_down, topk_ids=topk_ids, topk_weights=topk_weights)
-    require_types((str, type(None)), activation=activation)
-    require_types((int, torch.SymInt, type(None)), capacity=capacity, max_tokens=max_tokens)
+    check_types(torch.Tensor, x=x, w_up=w_up, w_down=w_down, topk_ids=topk_ids, topk_weights=topk_weights)
+    check_types((str, type(None)), activation=activation)
+    check_types((int, torch.SymInt, type(None)), capacity=capacity, max_tokens=max_tokens)
     rows, ids, weights = (of.flatten(0, -2) if of.dim() > 2 else of for of in (x, topk_ids, topk_weights))
     given = rows, w_up, w_down, ids, weights, name_of(group), activation
     if capacity is None:
@@ -215,13 +215,6 @@ def moe(x, w_up, w_down, topk_ids, topk_weights, group=None, *, activation="swig
         return _ops.moe(*given, tensor_parallel)[0].view(*x.shape[:-1], w_down.shape[1])
     out, dropped = _ops.moe_with_capacity(*given, capacity, max_tokens, tensor_parallel, replicated)
     return out.view(*x.shape[:-1], out.shape[1]), dropped
-
-
-def require_types(types, **arguments):
-    """Raises InvalidArgument on this rank alone, where the dispatcher would raise its own error."""
-    for name, given in arguments.items():
-        if not isinstance(given, types):
-            raise InvalidArgument(f"{name} = {given!r:.60} is of type {type(given).__name__}")
 
 
 def on_host(cu_seqlens):

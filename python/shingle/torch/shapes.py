@@ -209,6 +209,13 @@ def check_activation(activation, w, name="w"):
         raise InvalidArgument(f"{name}.shape[{w.dim() - 2}] = {w.shape[-2]} must be even: swiglu takes [gate | up]")
 
 
+def check_types(types, **arguments):
+    """Checks Python types, of which the dispatcher would raise its own error. Raises on this rank alone."""
+    for name, given in arguments.items():
+        if not isinstance(given, types):
+            raise InvalidArgument(f"{name} = {given!r:.60} is of type {type(given).__name__}")
+
+
 def check_experts(x, w_up, w_down, activation):
     """Checks x [tokens, hidden], and the weights of a rank's experts: [experts, inner, hidden], [experts, n, inner]."""
     if x.dim() != 2 or x.dtype not in DTYPES:

@@ -26,7 +26,7 @@ ReplicatedTokens::ReplicatedTokens(Builder& build, const Machine& machine, const
       machine_(machine),
       tile_(tile),
       workers_(workers),
-      first_workers_(workers < build.workers() ? larger(build.workers() - 1, 1) : build.workers()) {
+      first_workers_(workers < build.workers() ? workers_beside_waits(build) : workers) {
   const std::int64_t rows = p_.routing->received(0);
   if (p_.has_slots()) slots_.emplace(build);
   if (p_.traits().takes_tokens()) sorted_ = build.buffer("sorted", rows, p_.k);
@@ -99,6 +99,10 @@ Gemm ReplicatedTokens::in_groups(Gemm product, std::int32_t a, const TileParams&
   const int rank = product.a.rank;
   if (slots_) product.live = slots_->live(rank);
   return grouped(build_, machine_, tile, std::move(product), a, groups_by_expert(*p_.routing, rank));
+}
+
+std::int32_t workers_beside_waits(const Builder& build) {
+  return larger(build.workers() - 1, 1);
 }
 
 std::int64_t strips_of(const Problem& problem, const Machine& machine, const TileParams& tile) {

@@ -15,9 +15,8 @@ namespace shingle::planner {
 /// choices, and leaves, while the next is multiplied. Strips of rows would read the weights once a strip.
 class ReplicatedTokens {
  public:
-  /// `tile`: of the products. `workers`: of the last product. All do what comes before, but for one where
-  /// other lanes wait for the last product: they wait on the device from the start. A first product that has
-  /// no room beside them would begin its last tiles when all others are done, and take twice as long.
+  /// `tile`: of the products. `workers`: of the last product. All workers do what comes before. But if other
+  /// lanes await the last product, the first one has workers_beside_waits().
   ReplicatedTokens(Builder& build, const Machine& machine, const TileParams& tile, std::int32_t workers);
 
   /// Appends the steps that make the rows of the last product's A: slots, tokens by expert, first product.
@@ -56,6 +55,10 @@ class ReplicatedTokens {
   std::int32_t sorted_ = -1, hidden_ = -1, products_ = -1;  // buffers
 };
 
+/// Workers of a product while other lanes wait on the device: all but one, as sync kernels find no room
+/// beside its CTAs (most_workers() in lower/launch_rules.hpp). With all, the last CTAs would begin when the
+/// others are done, and the product would take twice as long.
+std::int32_t workers_beside_waits(const Builder& build);
 /// Strips to hide sums behind, of the same width: about a wave of tiles each, so that few workers idle.
 std::int64_t strips_of(const Problem& problem, const Machine& machine, const TileParams& tile);
 /// Workers that sum beside the last product; FusedParams::no_helpers: it is too short for any. `asked`:

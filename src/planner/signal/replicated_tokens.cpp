@@ -20,7 +20,7 @@ class ReplicatedSignals {
   ReplicatedSignals(Builder& build, const Machine& machine, const SignalParams& params)
       : build_(build),
         helpers_(larger(params.helpers, 0)),
-        rest_(helpers_ == 0 && params.group_waves.size() == 1 ? larger(build.workers() - 1, 1)
+        rest_(helpers_ == 0 && params.group_waves.size() == 1 ? workers_beside_waits(build)
                                                               : build.beside_communication().most - helpers_),
         shares_(params.group_waves),
         tokens_(build, machine, params.tile, rest_) {
@@ -70,8 +70,7 @@ class ReplicatedSignals {
  private:
   Builder& build_;
   const std::int32_t helpers_;
-  /// Workers that neither collectives nor helpers take. All but one, on which the all-reduce waits, if
-  /// nothing is beside the product.
+  /// Workers that neither collectives nor helpers take while the last product runs.
   const std::int32_t rest_;
   const std::vector<std::int64_t>& shares_;
   const ReplicatedTokens tokens_;

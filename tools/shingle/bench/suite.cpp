@@ -20,7 +20,7 @@ using nlohmann::json;
 /// Every combination of these values is a problem.
 struct Sweep {
   Op op;
-  std::vector<std::int64_t> m, n{0}, k{0}, inner{0};
+  std::vector<std::int64_t> m{}, n{0}, k{0}, inner{0};
   std::vector<std::string> routing{""};  ///< for an operator that routes
   Attention attention{};                 ///< for an operator that attends
   Experts experts{};                     ///< for an operator with experts
@@ -132,7 +132,7 @@ Sweep sweep_of(const json& shape, const std::string& where) {
   if (!shape.is_object()) throw wrong(where, shape, fmt::format("an object such as {}", such));
   const std::string path = where + ".";
   if (!shape.contains("op")) throw InvalidArgument(fmt::format("{}op is missing", path));
-  Sweep sweep{.op = parse_op(word(shape.at("op"), path + "op")), .m = {}};
+  Sweep sweep{.op = parse_op(word(shape.at("op"), path + "op"))};
   const OperatorTraits& of_op = traits(sweep.op);
   const bool has_n = !of_op.attends || of_op.multiplies(), has_k = !of_op.attends && !of_op.is_collective();
   std::vector<const char*> keys{"op", "m"};

@@ -61,6 +61,15 @@ NamedProblem with_slots(const ProblemFlags& flags, Problem problem) {
   return {"", with_m(std::move(problem), larger(flags.m, most)), choices};
 }
 
+/// Sets k of an attention, and n if there is no product, from its heads and the world.
+void size_by_heads(Problem& problem) {
+  Attention& attention = problem.attention;
+  if (attention.kv_heads == 0) attention.kv_heads = attention.heads;
+  const std::int64_t ranks = problem.traits().shards_tokens() ? 1 : problem.world;
+  problem.k = larger(attention.heads / ranks, 1) * attention.head_dim;
+  if (!problem.traits().multiplies()) problem.n = problem.k;
+}
+
 NamedProblem from_sizes(const ProblemFlags& flags, int world) {
   if (!flags.op)
     throw InvalidArgument("no operator: give --op with --m, --n and --k, or --model with --tokens");
@@ -108,14 +117,6 @@ NamedProblem from_sizes(const ProblemFlags& flags, int world) {
 }
 
 }  // namespace
-
-void size_by_heads(Problem& problem) {
-  Attention& attention = problem.attention;
-  if (attention.kv_heads == 0) attention.kv_heads = attention.heads;
-  const std::int64_t ranks = problem.traits().shards_tokens() ? 1 : problem.world;
-  problem.k = larger(attention.heads / ranks, 1) * attention.head_dim;
-  if (!problem.traits().multiplies()) problem.n = problem.k;
-}
 
 void note_left_out(const std::string& file, const ModelConfig& model) {
   const std::vector<LeftOutOp> left_out = left_out_operators(model);

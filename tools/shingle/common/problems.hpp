@@ -17,9 +17,6 @@ struct NamedProblem {
 /// flags conflict, or if a model cannot be read or divided.
 std::vector<NamedProblem> make_problems(const ProblemFlags& flags, int world);
 
-/// Sets k of an attention, and n if there is no product, from its heads and the world.
-void size_by_heads(Problem& problem);
-
 /// Prints once which operators of the model's layers are left out, and why.
 void note_left_out(const std::string& file, const ModelConfig& model);
 
