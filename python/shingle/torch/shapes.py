@@ -210,17 +210,19 @@ def check_activation(activation, w, name="w"):
 
 
 def check_types(types, **arguments):
-    """Checks Python types, of which the dispatcher would raise its own error. Raises on this rank alone."""
+    """Checks Python types, for which the dispatcher would raise an error of torch. Raises on this rank alone."""
+    accepted = types if isinstance(types, tuple) else (types,)
     for name, given in arguments.items():
-        if not isinstance(given, types):
-            raise InvalidArgument(f"{name} = {given!r:.60} is of type {type(given).__name__}")
+        if not isinstance(given, accepted):
+            expected = " or ".join(of.__name__ for of in accepted)
+            raise InvalidArgument(f"{name} = {given!r:.60} is of type {type(given).__name__}; expected {expected}")
 
 
 def check_experts(x, w_up, w_down, activation):
     """Checks x [tokens, hidden], and the weights of a rank's experts: [experts, inner, hidden], [experts, n, inner]."""
     if x.dim() != 2 or x.dtype not in DTYPES:
         raise InvalidArgument(
-            f"x is {x.dtype} of {tuple(x.shape)}; expected float16, bfloat16, float32 or float64, [tokens, hidden]"
+            f"x is {x.dtype} of {tuple(x.shape)}; expected one of {', '.join(map(str, DTYPES))}, [tokens, hidden]"
         )
     for name, w in (("w_up", w_up), ("w_down", w_down)):
         if w.dim() != 3:
