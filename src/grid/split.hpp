@@ -11,8 +11,7 @@ namespace shingle {
 /// Tiles at the end of a product's order that are cut along K into equal parts. Workers take `rounds` parts
 /// each, side by side: they walk through K in step, so that tiles in a row or column of the grid find their
 /// operands in the cache. (Ranges of equal depth that begin anywhere in a tile, as in Stream-K, balance
-/// better. But on H200 they took up to a sixth longer in products of few waves, as every worker reads another
-/// place of K.)
+/// better. But on H200 products of few waves took longer with them: every worker reads another place of K.)
 struct SharedTiles {
   std::int64_t count = 0;  ///< 0: none
   std::int64_t parts = 1;  ///< of each

@@ -4,6 +4,8 @@
 #ifdef SHINGLE_WITH_CUDA
 
 #include <algorithm>
+#include <cmath>
+#include <numeric>
 
 #include "cuda/kernels/sync.hpp"
 #include "random_pass.hpp"
@@ -147,6 +149,41 @@ TEST_F(ElementwiseTest, ActivatesTiles) {
   for (const Activate activate : {Activate::relu, Activate::gelu, Activate::silu}) {
     PassShape shape{.sources = 2, .activate = activate, .bias = true, .integers = false};
     expect(5, shape);
+  }
+}
+
+/// Every bf16 number: within 2^-17 of the exact value where |x| < 40, as activation.cuh says, and not far
+/// from it elsewhere.
+TEST_F(ElementwiseTest, SiluOfEveryNumber) {
+  constexpr int side = 256;
+  std::vector<std::uint16_t> numbers(side * side);
+  std::iota(numbers.begin(), numbers.end(), std::uint16_t{0});
+  const DeviceMemory from = upload(numbers);
+  DeviceMemory to(numbers.size() * sizeof(float));
+  const Watched watched;
+  const DeviceMemory order = upload(std::vector<TileAt>{{0, 0}}),
+                     sources = upload(std::vector<Route>{{.base = from.get<char>(), .row_bytes = side * 2}});
+  ElementwiseArgs args;
+  args.source_type = Element::bf16, args.type = Element::f32;
+  args.rows = args.cols = args.tile_rows = args.tile_cols = side;
+  args.tiles_n = 1, args.last = 1;
+  args.order = order.get<TileAt>();
+  args.sources = sources.get<Route>();
+  args.to = {.base = to.get<char>(), .row_bytes = side * sizeof(float)};
+  args.activate = Activate::silu;
+  args.watch = watched.watch();
+  const Stream stream;
+  check(launch_elementwise(args, stream.get()), "launch_elementwise");
+  stream.synchronize();
+  const std::vector<float> found = download<float>(to);
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    const double x = load_element(DType::bf16, numbers.data(), i), exact = x / (1 + std::exp(-x));
+    if (std::isnan(x) || x == -INFINITY) continue;
+    const double bound = std::abs(x) < 40 ? 0x1p-17 * std::abs(exact) : 1e-15 + 1e-6 * std::abs(exact);
+    if (x == INFINITY)
+      ASSERT_EQ(found[i], INFINITY);
+    else
+      ASSERT_LE(std::abs(found[i] - exact), bound) << "silu(" << x << ") is " << found[i];
   }
 }
 

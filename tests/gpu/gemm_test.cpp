@@ -6,38 +6,15 @@
 
 #include <functional>
 
-#include "cuda/kernels/sync.hpp"
+#include "gemm_family.hpp"
 #include "lower/launch_rules.hpp"
 #include "random_gemm.hpp"
 
 namespace shingle::cuda::test {
 namespace {
 
-/// True if a device of this compute capability runs the family's kernels.
-bool runs(GemmFamily family, int major, int minor) {
-  return family == GemmFamily::sm80 ? major >= 8 : major == 9 && minor == 0;
-}
-
-class GemmTest : public ::testing::TestWithParam<GemmFamily> {
+class GemmTest : public GemmFamilyTest {
  protected:
-  void SetUp() override {
-    if (!gpu_here()) GTEST_SKIP() << "no GPU here: /dev/nvidia0 does not exist";
-    int major = 0, minor = 0;
-    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), "cudaDeviceGetAttribute");
-    check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0), "cudaDeviceGetAttribute");
-    if (!runs(GetParam(), major, minor))
-      GTEST_SKIP() << "this GPU has compute capability " << major << "." << minor;
-    if (gemm_instances(GetParam()).empty()) GTEST_SKIP() << "this build has no kernels of the family";
-    check(preload_sync(), "preload_sync");
-  }
-
-  static void launch(const GemmInstance& instance, const GemmArgs& args, const Stream& stream) {
-    GemmParams params;
-    ASSERT_EQ(instance.prepare(args, &params), cudaSuccess);
-    check(instance.load(), "load a kernel");
-    check(instance.launch(&params, args.ctas, stream.get()), "launch a kernel");
-  }
-
   /// Tests one problem for each kernel of the family; `shape` draws it.
   void expect_each(const std::function<ProductShape(Random&, const GemmInstance&)>& shape,
                    GemmKind kind = GemmKind::plain) const {
@@ -62,8 +39,7 @@ class GemmTest : public ::testing::TestWithParam<GemmFamily> {
     return shape;
   }
 };
-INSTANTIATE_TEST_SUITE_P(Families, GemmTest, testing::ValuesIn(gemm_families),
-                         [](const auto& family) { return std::string(name(family.param)); });
+INSTANTIATE_TEST_SUITE_P(Families, GemmTest, testing::ValuesIn(gemm_families), GemmFamilyTest::name_of);
 
 TEST_P(GemmTest, MultipliesInAllLayouts) {
   for (const bool f32 : {false, true})

@@ -213,14 +213,14 @@ struct MultistageGemm {
   __device__ static void store_staged(const Output& output, const TileSpot& tile, std::int32_t live,
                                       int first_row, const Staging& staging) {
     const int cols = output.gated() ? Columns::gated_cols : Warp::kN, per_row = cols / Output::width;
-    const int column = lane() % per_row * Output::width;
+    const int column = lane() % per_row * Output::width, of_warp = warp() / 2 * cols;
 #pragma unroll 1
     for (int row = lane() / per_row; row < staged_rows; row += 32 / per_row) {
-      if (Counted && first_row + row >= live) return;
+      if (Counted && first_row + row >= live) return;  // so nothing in this loop may need all lanes
       typename Output::Sums x, up;
       load_staged(x, &staging[row][column]);
       if (output.gated()) load_staged(up, &staging[row][Columns::gated_cols + column]);
-      output.store(tile, first_row + row, warp() / 2 * cols + column, x, up);
+      output.store(tile, first_row + row, of_warp + column, x, up);
     }
   }
   __device__ static void load_staged(typename Output::Sums& x, const float* from) {
