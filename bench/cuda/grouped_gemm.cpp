@@ -105,7 +105,7 @@ class GroupedGemm {
       if (const Tile at = grid.tile(p); !grid.phantom(at))
         tiles.push_back({static_cast<std::int32_t>(at.m), static_cast<std::int32_t>(at.n)});
     dealt_.set(instance, args, tiles, args.ctas);
-    args.watch = rank_.watch(epoch_.get<std::uint32_t>());
+    args.watch = rank_.watch(epoch_.get<std::uint32_t>(), timeout_);
     ctas_ = args.ctas;
     check(instance.load(), "load a kernel");
     check(instance.prepare(args, params_.get()), "prepare a kernel");
@@ -119,6 +119,7 @@ class GroupedGemm {
   const GemmInstance& instance_;
   std::int32_t ctas_ = 0;
   LocalRank rank_{0, 0};
+  WaitTimeout timeout_{5e6};
   DeviceMemory epoch_, table_, first_, weight_;
   DealtWorks dealt_;
   std::unique_ptr<GemmParams> params_ = std::make_unique<GemmParams>();

@@ -207,7 +207,6 @@ class HookedGemm {
         epoch_(sizeof(std::uint32_t)) {
     const GemmShape& shape = setup.shape;
     counts_.fill(0), epoch_.fill(0);
-    rank_.set_timeout_us(5e6);
     GemmArgs args;
     args.tile = instance_.tile;
     args.rows = args.a_rows = shape.m;
@@ -243,7 +242,7 @@ class HookedGemm {
     }
     signals_ = upload(signals);
     dealt_.set(instance_, args, tiles, ctas_, setup.parts);
-    args.watch = rank_.watch(epoch_.get<std::uint32_t>());
+    args.watch = rank_.watch(epoch_.get<std::uint32_t>(), timeout_);
     if (setup.granularity != Granularity::none) args.notify = {signals_.get<std::uint32_t*>(), 1, false};
     launched_ = args.ctas;
     check(instance_.load(), "load a kernel");
@@ -283,6 +282,7 @@ class HookedGemm {
   TileGrid grid_;
   TileLayout layout_;
   LocalRank rank_{0, 0};
+  WaitTimeout timeout_{5e6};
   DeviceMemory counts_, epoch_, signals_, table_;
   DealtWorks dealt_;
   std::unique_ptr<GemmParams> params_ = std::make_unique<GemmParams>();
@@ -294,13 +294,13 @@ class Stopwatch {
   Stopwatch() : word_(sizeof(std::uint32_t)), epoch_(sizeof(std::uint32_t)) {
     check(preload_sync(), "preload_sync");
     epoch_.fill(0);
-    rank_.set_timeout_us(5e6);
   }
   template <class Launch>
   double time_us(Launch&& launch) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
     const SyncOp wait{SyncKind::await, word_.get<std::uint32_t>(), ++shots_, 0, true};
-    check(launch_sync(&wait, 1, rank_.watch(epoch_.get<std::uint32_t>()), stream_.get()), "launch_sync");
+    check(launch_sync(&wait, 1, rank_.watch(epoch_.get<std::uint32_t>(), timeout_), stream_.get()),
+          "launch_sync");
     begin_.record(stream_.get());
     launch(stream_.get());
     end_.record(stream_.get());
@@ -312,6 +312,7 @@ class Stopwatch {
 
  private:
   LocalRank rank_{0, 0};
+  WaitTimeout timeout_{5e6};
   PinnedMemory word_;
   DeviceMemory epoch_;
   std::uint32_t shots_ = 0;

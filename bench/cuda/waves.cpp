@@ -23,7 +23,7 @@ using TileTimes = std::vector<double>;
 /// Runs a kernel that counts its tiles, and returns their times.
 TileTimes watch(const HookedGemm& gemm) {
   LocalRank rank(0, 0);
-  rank.set_timeout_us(timeout_us);
+  const WaitTimeout timeout(timeout_us);
   const auto tiles = static_cast<std::size_t>(gemm.grid().positions());
   std::vector<std::uint32_t> counts(tiles + 1, 0);  // the last counter marks the start
   for (std::size_t p = 0; p < tiles; ++p)
@@ -41,7 +41,8 @@ TileTimes watch(const HookedGemm& gemm) {
       "launch_watch");
   const SyncOp start[] = {{SyncKind::await, ready.get<std::uint32_t>(), 1, 0, true},
                           {SyncKind::add, gemm.counts() + tiles, 1, 0, false}};
-  check(launch_sync(start, 2, rank.watch(epoch.get<std::uint32_t>()), computing.get()), "launch_sync");
+  check(launch_sync(start, 2, rank.watch(epoch.get<std::uint32_t>(), timeout), computing.get()),
+        "launch_sync");
   gemm.launch(computing.get());
   computing.synchronize(), watching.synchronize();
   check(cudaMemcpy(seen.data(), times.get(), times.bytes(), cudaMemcpyDeviceToHost), "cudaMemcpy");

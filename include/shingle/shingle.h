@@ -139,10 +139,11 @@ typedef struct shingle_context_options {
   /// A call that the mechanism does not serve runs as "sequential". NULL: the fastest predicted one, or the
   /// finest if the machine has no figures.
   const char* mechanism;
-  int64_t arena_bytes;  ///< least size of the arena of each rank; it grows as operators are declared
-  int64_t most_plans;   ///< plans that are kept ready; 0: 64
-  double timeout_us;    ///< deadline of every single wait of a call; 0: 30 s
-  int32_t verify;       ///< 1: prove each plan when it is made
+  /// Least size of the arena of each rank, the same on all; it grows as operators are declared.
+  int64_t arena_bytes;
+  int64_t most_plans;  ///< plans that are kept ready; 0: 64
+  double timeout_us;   ///< deadline of every single wait of a call; 0: 30 s
+  int32_t verify;      ///< 1: prove each plan when it is made
   /// SMs (host: threads) that kernels of the context may hold while they wait for other ranks; 0: all.
   /// Contexts of a device whose calls overlap in time must share its SMs.
   int32_t workers;

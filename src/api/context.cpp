@@ -77,9 +77,12 @@ struct Context::State {
     };
     require_no_negative(options.arena_bytes, "arena_bytes");
     require_no_negative(options.registered_bytes, "registered_bytes");
-    if (!all_same(world, static_cast<double>(options.registered_bytes)))
-      throw InvalidArgument(
-          fmt::format("registered_bytes = {} is not the same on all ranks", options.registered_bytes));
+    const auto require_same = [this](std::int64_t bytes, const char* field) {
+      if (!all_same(world, static_cast<double>(bytes)))
+        throw InvalidArgument(fmt::format("{} = {} is not the same on all ranks", field, bytes));
+    };
+    require_same(options.arena_bytes, "arena_bytes");
+    require_same(options.registered_bytes, "registered_bytes");
     if (options.registered_bytes > 0)
       registered = std::make_shared<Registered>(world, options.registered_bytes);
     arena = make_arena(options.arena_bytes);

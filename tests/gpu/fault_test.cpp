@@ -26,11 +26,11 @@ class Faults : public testing::TestWithParam<int> {
   void SetUp() override {
     if (gpus() < GetParam()) GTEST_SKIP() << GetParam() << " GPUs are needed, there are " << gpus();
   }
-  /// A world whose last rank has the fault in its second step.
+  /// A world whose last rank has the fault in `faulty_step`.
   std::unique_ptr<World> make() {
     return make_cuda_world(GetParam(),
                            {.timeout_us = 10e6, .on_step = [this](const CudaStepEvent& at) {
-                              if (at.rank != GetParam() - 1 || at.step != 1) return;
+                              if (at.rank != GetParam() - 1 || at.step != faulty_step) return;
                               if (fault == Fault::throws) throw Error("burnt toast", at.rank);
                               if (fault == Fault::late)
                                 check(launch_delay(nullptr, 0, late_ns, static_cast<cudaStream_t>(at.stream)),
@@ -44,6 +44,7 @@ class Faults : public testing::TestWithParam<int> {
     EXPECT_FALSE(dynamic_cast<CudaWorld&>(world).health().hopeless());
   }
   std::atomic<Fault> fault{Fault::none};
+  int faulty_step = 1;
 };
 INSTANTIATE_TEST_SUITE_P(Worlds, Faults, testing::Values(1, 2, 4), testing::PrintToStringParamName());
 
@@ -93,6 +94,37 @@ TEST_P(Faults, ALateRankEndsAllWithTheDiagnosis) {
       EXPECT_LT(seconds_since(begin), bound_s);
       expect_broken(*world, operation);
     }
+}
+
+/// Operators of a world have deadlines of their own, and errors name what an operator itself waited for.
+TEST_P(Faults, OperatorsHaveDeadlinesOfTheirOwn) {
+  if (GetParam() < 2) GTEST_SKIP() << "one rank waits for nobody";
+  const Problem problem = small_problem(Op::gemm_allreduce, GetParam());
+  const auto world = make();
+  if (!world->capabilities().remote_memory) GTEST_SKIP() << "these GPUs do not reach each other's memory";
+  const Params params = small_tiles(Mechanism::fused);
+  faulty_step = 0;
+  Operator patient(*world, problem, {.params = params, .timeout_us = 60e6}),
+      hasty(*world, problem, {.params = params, .timeout_us = timeout_us});
+  Matrices of_patient(*world, problem, 1), of_hasty(*world, problem, 2), others(*world, problem, 3);
+  of_patient.bind(patient), of_hasty.bind(hasty);
+  fault = Fault::late;  // of the graph, which is captured now
+  patient.prepare();
+  fault = Fault::none;
+  hasty.run();
+  const Streams streams(*world);
+  const auto begin = std::chrono::steady_clock::now();
+  patient.enqueue(streams.handles());
+  patient.synchronize();
+  EXPECT_GT(seconds_since(begin), 2e-6 * timeout_us) << "no rank was late";
+  fault = Fault::late;
+  const auto run_late = [&] {
+    hasty.prepare();
+    hasty.enqueue(streams.handles());
+    hasty.synchronize();
+  };
+  others.bind(hasty);  // captured anew
+  EXPECT_THAT(run_late, testing::ThrowsMessage<Timeout>(HasSubstr("waited for counter '")));
 }
 
 /// A failure before any launch does not break the world.

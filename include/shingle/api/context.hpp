@@ -25,10 +25,11 @@ struct ContextOptions {
   /// SMs (host: threads) that the context's kernels may hold while they wait for other ranks; 0: all.
   /// Contexts of a device whose calls overlap in time must share its SMs (docs/concepts/contexts.md).
   int workers = 0;
-  std::int64_t arena_bytes = 0;  ///< least size of the arena; declare() enlarges it as needed
-  std::size_t most_plans = 64;   ///< plans that are kept ready; the least recently used one goes first
-  bool verify = false;           ///< prove each plan when it is made; builds with assertions always do
-  double timeout_us = 30e6;      ///< deadline of every single wait
+  /// Least size of the arena, the same on all ranks. declare() enlarges it as needed.
+  std::int64_t arena_bytes = 0;
+  std::size_t most_plans = 64;  ///< plans that are kept ready; the least recently used one goes first
+  bool verify = false;          ///< prove each plan when it is made; builds with assertions always do
+  double timeout_us = 30e6;     ///< deadline of every single wait
 };
 
 /// Options of Context::declare().

@@ -6,6 +6,7 @@
 #include "command.hpp"
 #include "cuda/nccl/api.hpp"
 #include "cuda/nccl/communicators.hpp"
+#include "cuda/nccl/group.hpp"
 #include "cuda/nccl/tuner_settings.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/memory.hpp"
@@ -110,12 +111,12 @@ class NcclMessages final : public Command {
 
   void enqueue(cudaStream_t stream, const Shifts& shifts) override {
     const Operation operation(world_);
-    check(nccl().ncclGroupStart(), "ncclGroupStart");
-    for (const Message& m : sends_)
-      check(nccl().ncclSend(m.at.data.in(shifts), m.at.count, type_, m.peer, comm_, stream), "ncclSend");
-    for (const Message& m : receives_)
-      check(nccl().ncclRecv(m.at.data.in(shifts), m.at.count, type_, m.peer, comm_, stream), "ncclRecv");
-    check(nccl().ncclGroupEnd(), "ncclGroupEnd");
+    in_group([&] {
+      for (const Message& m : sends_)
+        check(nccl().ncclSend(m.at.data.in(shifts), m.at.count, type_, m.peer, comm_, stream), "ncclSend");
+      for (const Message& m : receives_)
+        check(nccl().ncclRecv(m.at.data.in(shifts), m.at.count, type_, m.peer, comm_, stream), "ncclRecv");
+    });
   }
 
  private:

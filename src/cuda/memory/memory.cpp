@@ -47,8 +47,9 @@ Memory::Memory(const Plan& plan, CudaWorld& world) : plan_(plan), world_(world) 
   world.in_step([&] { map_internal(); });
 }
 
-Memory::Memory(const Plan& plan, CudaWorld& world, const ArenaMemory& arena)
-    : plan_(plan), world_(world), arena_(&arena) {
+Memory::Memory(std::shared_ptr<const Plan> of, CudaWorld& world, const ArenaMemory& arena)
+    : own_plan_(std::move(of)), plan_(*own_plan_), world_(world), arena_(&arena) {
+  const Plan& plan = plan_;
   const ArenaLayout layout = arena_layout(plan);
   if (layout.bytes > arena.bytes())
     throw InvalidArgument(fmt::format("the plan needs an arena of {} bytes on each rank; this one has {}",

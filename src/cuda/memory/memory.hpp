@@ -44,10 +44,12 @@ class Memory {
   /// Internal buffers and counters lie in the arena, and matrices come with each call. Local. Throws
   /// InvalidArgument if the arena is too small, Unsupported if ranks access each other's matrices and the
   /// arena has no heap.
-  Memory(const Plan& plan, CudaWorld& world, const ArenaMemory& arena);
+  Memory(std::shared_ptr<const Plan> plan, CudaWorld& world, const ArenaMemory& arena);
   ~Memory();
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
+
+  const Plan& plan() const { return plan_; }
 
   /// Maps the user buffers of other processes that the plan accesses, if any process has bound one since the
   /// last call. Collective over the processes.
@@ -140,6 +142,7 @@ class Memory {
   void map_internal();
   const Rank& at_hand(int rank) const;
 
+  const std::shared_ptr<const Plan> own_plan_;  // null: the plan outlives this
   const Plan& plan_;
   CudaWorld& world_;
   const ArenaMemory* arena_ = nullptr;

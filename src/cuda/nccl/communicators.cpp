@@ -13,6 +13,7 @@
 #include "backend/alarm.hpp"
 #include "base/log.hpp"
 #include "cuda/nccl/api.hpp"
+#include "cuda/nccl/group.hpp"
 #include "cuda/nccl/tuner_settings.hpp"
 #include "cuda/raii/device_guard.hpp"
 #include "cuda/runtime/deadline.hpp"
@@ -21,19 +22,6 @@
 
 namespace shingle::cuda {
 namespace {
-
-/// Calls of one NCCL group. The group is also closed when a call throws.
-template <class Calls>
-void in_group(Calls calls) {
-  check(nccl().ncclGroupStart(), "ncclGroupStart");
-  try {
-    calls();
-  } catch (...) {
-    nccl().ncclGroupEnd();
-    throw;
-  }
-  check(nccl().ncclGroupEnd(), "ncclGroupEnd");
-}
 
 /// Waits until the pending operation on non-blocking communicators is complete.
 void settle(const Communicator& communicator, const char* call, double timeout_us) {

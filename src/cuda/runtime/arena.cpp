@@ -48,7 +48,7 @@ CudaArena::Calls::Calls(LocalRank& of, const CallWords& at)
 CudaArena::CudaArena(CudaWorld& world, std::int64_t bytes, std::shared_ptr<const CudaHeap> heap)
     : world_(world),
       memory_(world, bytes, world.options().first_epoch, std::move(heap)),
-      monitor_(world, [this](const Stall& stall) { return describe(stall); }),
+      monitor_(world),
       launchers_(world.local()),
       start_(world) {
   for (LocalRank& local : world.local()) {
@@ -138,7 +138,6 @@ std::string describe_delivery(const Stall& stall, int peer) {
 
 }  // namespace
 
-/// What a rank waited for, or did wrong.
 std::string CudaArena::describe(const Stall& stall) const {
   for (std::size_t index = 0; index < calls_.size(); ++index) {
     const CallWords& words = calls_[index]->words;
@@ -159,12 +158,13 @@ std::string CudaArena::describe(const Stall& stall) const {
                          text_of(stall.own_call), peer, text_of(stall.other_call));
     }
     const Calls& calls = *calls_[index];
-    const auto& recent = calls.recent[calls.queue.backlog().ended() % calls_in_flight];
-    if (recent == nullptr) continue;
+    const Backlog& backlog = calls.queue.backlog();
+    if (backlog.empty()) continue;  // a graph of the user replays the call
+    const auto& recent = calls.recent[backlog.ended() % calls_in_flight];
     if (const std::string at = recent->describe(stall.counter); !at.empty())
       return fmt::format("waited for {}: saw {}, wanted {}", at, stall.seen, stall.wanted);
   }
-  return fmt::format("waited for a count: saw {}, wanted {}", stall.seen, stall.wanted);
+  return {};
 }
 
 }  // namespace shingle::cuda

@@ -56,16 +56,13 @@ class CudaArena final : public Arena, public Resident {
 
   /// As World::prepare().
   void prepare(const Plan& plan);
-  /// Waits until all calls are done.
-  void synchronize();
-
   bool idle() const noexcept override;
   void drop_graphs() noexcept override {}
   void require_sound() const override { monitor_.require_sound(); }
+  std::string describe(const Stall& stall) const override;
+  void synchronize() override;
 
  private:
-  std::string describe(const Stall& stall) const;
-
   CudaWorld& world_;
   ArenaMemory memory_;
   Monitor monitor_;

@@ -47,11 +47,11 @@ bool run_side_by_side(std::size_t branches) {
   int device = 0;
   check(cudaGetDevice(&device), "cudaGetDevice");
   LocalRank alone(-1, device);
-  alone.set_timeout_us(wait_us);
+  const WaitTimeout timeout(wait_us);
   DeviceMemory words(2 * sizeof(std::uint32_t));
   words.fill(0);
   auto* const epoch = words.get<std::uint32_t>();
-  const Watch watch = alone.watch(epoch);
+  const Watch watch = alone.watch(epoch, timeout);
   std::vector<Stream> streams(branches);
   const Event begun, ended;
   const Graph graph = Graph::capture(streams[0].get(), [&](cudaStream_t origin) {

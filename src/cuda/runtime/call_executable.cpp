@@ -92,10 +92,10 @@ struct CallExecutable::Ready {
 CallExecutable::CallExecutable(CudaWorld& world, const Plan& plan, std::shared_ptr<CudaArena> arena,
                                double timeout_us)
     : world_(world),
-      plan_(plan),
-      program_(lower(plan_)),
       arena_(std::move(arena)),
-      memory_(std::make_shared<const Memory>(plan_, world, arena_->memory())) {
+      memory_(std::make_shared<const Memory>(std::make_shared<const Plan>(plan), world, arena_->memory())),
+      plan_(memory_->plan()),
+      program_(lower(plan_)) {
   arena_->monitor().set_timeout_us(timeout_us);
   tells_ = tells_peers(plan_, program_);
   unfit_for_graph_ = unfit_for_graph();
@@ -155,7 +155,7 @@ void CallExecutable::make(Rank& rank) {
                       .rank = number,
                       .parity = 0,
                       .pairs = pairs,
-                      .watch = rank.calls.local.watch(rank.calls.words.epoch),
+                      .watch = watch(rank),
                       .queues = arena.place(number)->counts + counts,
                       .queued = &queued,
                       .settle = [this] { arena_->synchronize(); }},
@@ -197,6 +197,10 @@ void CallExecutable::enqueue(const CallTag& tag, std::span<const CallMatrix> mat
       const DeviceGuard guard(ranks_[index]->calls.local.device());
       if (!capturing) make_room(*ranks_[index]);
       const Graph* const graph = capturing ? nullptr : graph_of(index, tag, matrices);
+      // Here, and not when lanes are forked: the watcher may then look at the streams.
+      Rank& rank = *ranks_[index];
+      if (graph == nullptr)
+        rank.calls.queue.make_urgent(stream_of(index), urgent_lanes(rank.launches, rank.lanes));
       ready.push_back(
           {graph, graph != nullptr ? Matrices{} : fit(*ranks_[index], matrices, stream_of(index))});
     }
@@ -383,7 +387,7 @@ void CallExecutable::enqueue(std::size_t index, const CallTag& tag, const Matric
                              cudaStream_t stream) {
   Rank& rank = *ranks_[index];
   const CallWords& words = rank.calls.words;
-  const Watch watch = rank.calls.local.watch(words.epoch);
+  const Watch watch = this->watch(rank);
   const CallFacts call{.op = static_cast<std::uint32_t>(tag.op),
                        .m = static_cast<std::uint32_t>(tag.m),
                        .offsets = fitted.offsets};

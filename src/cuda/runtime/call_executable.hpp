@@ -65,6 +65,9 @@ class CallExecutable final : public Executable {
   Matrices fit(const Rank& rank, std::span<const CallMatrix> matrices, cudaStream_t stream) const;
   Outputs outputs_of(const Rank& rank, std::span<const CallMatrix> matrices) const;
   static std::size_t launches_of(const Rank& rank);
+  Watch watch(const Rank& rank) const {
+    return rank.calls.local.watch(rank.calls.words.epoch, arena_->monitor().of_kernels());
+  }
   void make_room(Rank& rank);
   void settle(const Stream& stream);
   const Graph* graph_of(std::size_t index, const CallTag& tag, std::span<const CallMatrix> matrices);
@@ -72,10 +75,10 @@ class CallExecutable final : public Executable {
   std::string unfit_for_graph() const;
 
   CudaWorld& world_;
-  const Plan plan_;
-  const LaunchProgram program_;
   const std::shared_ptr<CudaArena> arena_;
-  const std::shared_ptr<const Memory> memory_;
+  const std::shared_ptr<const Memory> memory_;  // has the plan: it may describe a call when this is gone
+  const Plan& plan_;
+  const LaunchProgram program_;
   std::array<std::int32_t, Shifts::roles> buffers_{};  // by role; -1: none
   std::vector<Kept<Rank>> ranks_;                      // by local rank
   bool tells_ = true;                                  // calls begin and end with kernels

@@ -18,13 +18,19 @@ std::unique_ptr<Command> make_command(const Context& context, const RankPlan& ra
 /// Copies between matrices of the user and internal copies of them.
 void move(const std::vector<Memory::Staged::Move>& moves, cudaStream_t stream);
 
+/// By lane: true if it is urgent. Lanes from `lanes` on have no commands.
+inline std::vector<bool> urgent_lanes(const RankLaunches& launches, std::size_t lanes) {
+  std::vector<bool> urgent(launches.urgent);
+  urgent.resize(lanes);
+  return urgent;
+}
+
 /// Calls issue(command, launch, stream) for each launch, in the plan's issue order, in which one hardware
 /// queue would serve them without deadlock. The lanes' streams fork from `stream`, and join it at the end.
 template <class Issue>
 void issue_lanes(RankQueue& queue, cudaStream_t stream, std::size_t lanes, const RankLaunches& launches,
                  const Commands& commands, Issue&& issue) {
-  std::vector<bool> urgent(launches.urgent);
-  urgent.resize(lanes);  // lanes behind have no commands
+  const std::vector<bool> urgent = urgent_lanes(launches, lanes);
   queue.fork(stream, urgent);
   for (std::size_t i = 0; i < commands.size(); ++i) {
     const Launch& launch = launches.launches[i];

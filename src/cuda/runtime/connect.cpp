@@ -9,6 +9,7 @@
 #include "branches.hpp"
 #include "cuda/commands/command.hpp"
 #include "cuda/nccl/api.hpp"
+#include "cuda/nccl/group.hpp"
 #include "cuda/raii/check.hpp"
 #include "cuda/raii/device_guard.hpp"
 #include "deadline.hpp"
@@ -87,12 +88,12 @@ void Connections::greet(std::size_t index, StartLine& start, const Launchers& la
     if (comm == nullptr) continue;
     int size = 0;
     check(nccl().ncclCommCount(comm, &size), "ncclCommCount");
-    check(nccl().ncclGroupStart(), "ncclGroupStart");
-    for (int peer = 0; peer < size; ++peer) {
-      check(nccl().ncclSend(bytes, 1, ncclUint8, peer, comm, stream.get()), "ncclSend");
-      check(nccl().ncclRecv(bytes + 1 + peer, 1, ncclUint8, peer, comm, stream.get()), "ncclRecv");
-    }
-    check(nccl().ncclGroupEnd(), "ncclGroupEnd");
+    in_group([&] {
+      for (int peer = 0; peer < size; ++peer) {
+        check(nccl().ncclSend(bytes, 1, ncclUint8, peer, comm, stream.get()), "ncclSend");
+        check(nccl().ncclRecv(bytes + 1 + peer, 1, ncclUint8, peer, comm, stream.get()), "ncclRecv");
+      }
+    });
   }
   done.record(stream.get());
   const auto deadline = deadline_in(timeout_us);

@@ -10,8 +10,6 @@
 namespace shingle::cuda {
 namespace {
 
-constexpr double default_timeout_us = 30e6;  // until prepare() or run() sets one
-
 Signals* allocate_signals() {
   void* memory = nullptr;
   check(cudaHostAlloc(&memory, sizeof(Signals), cudaHostAllocPortable | cudaHostAllocMapped),
@@ -26,17 +24,20 @@ LocalRank::LocalRank(int rank, int device) : rank_(rank), device_(device) {
   signals_.reset(allocate_signals());
   claim_ = DeviceMemory(sizeof(std::uint32_t));
   claim_.fill(0);
-  set_timeout_us(default_timeout_us);
 }
 
-Watch LocalRank::watch(const std::uint32_t* epoch) const {
+Watch LocalRank::watch(const std::uint32_t* epoch, const WaitTimeout& timeout) const {
   // All 64-bit platforms have unified addressing: devices use the host's pointers.
-  return {epoch, &signals_->abort, &signals_->stall, &signals_->timeout_ns, claim_.get<std::uint32_t>()};
+  return {epoch, &signals_->abort, &signals_->stall, timeout.ns(), claim_.get<std::uint32_t>()};
 }
 
-void LocalRank::set_timeout_us(double timeout_us) {
+WaitTimeout::WaitTimeout(double timeout_us) : word_(sizeof(std::uint64_t)) {
+  set_us(timeout_us);
+}
+
+void WaitTimeout::set_us(double timeout_us) {
   constexpr double longest_us = 1e14;
-  std::atomic_ref(signals_->timeout_ns)
+  std::atomic_ref(*word_.get<std::uint64_t>())
       .store(static_cast<std::uint64_t>(std::min(timeout_us, longest_us) * 1e3), std::memory_order_release);
 }
 

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
 #include <memory>
 
 #include "cuda/kernels/hooks.hpp"
@@ -14,7 +15,19 @@ namespace shingle::cuda {
 struct Signals {
   std::uint32_t abort = 0;
   Stall stall;
-  std::uint64_t timeout_ns = 0;
+};
+
+/// The timeout of a single wait in kernels: a word in pinned memory. Each context or executable has its own.
+class WaitTimeout {
+ public:
+  explicit WaitTimeout(double timeout_us);
+
+  /// From now on, also for kernels that were launched before.
+  void set_us(double timeout_us);
+  const std::uint64_t* ns() const { return word_.get<const std::uint64_t>(); }
+
+ private:
+  PinnedMemory word_;
 };
 
 class LocalRank {
@@ -27,10 +40,8 @@ class LocalRank {
 
   /// The words that kernels of an executable poll. `epoch` is the executable's epoch word in this rank's
   /// device memory.
-  Watch watch(const std::uint32_t* epoch) const;
+  Watch watch(const std::uint32_t* epoch, const WaitTimeout& timeout) const;
 
-  /// Sets the timeout of one wait in a kernel, from now on.
-  void set_timeout_us(double timeout_us);
   /// Ends all waits of kernels, including those of later launches.
   void abort();
   /// True once the waits of kernels were ended, by abort() or because a wait passed its deadline.

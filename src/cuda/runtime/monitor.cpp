@@ -9,12 +9,14 @@
 
 namespace shingle::cuda {
 
-Monitor::Monitor(CudaWorld& world, std::function<std::string(const Stall&)> describe)
-    : world_(world), describe_(std::move(describe)), timeout_us_(world.options().timeout_us) {}
+Monitor::Monitor(CudaWorld& world)
+    : world_(world),
+      timeout_us_(world.options().timeout_us),
+      of_kernels_(new WaitTimeout(timeout_us_), UnlessHopeless{world.shared_health()}) {}
 
 void Monitor::set_timeout_us(double timeout_us) {
   timeout_us_ = timeout_us;
-  for (LocalRank& rank : world_.local()) rank.set_timeout_us(timeout_us);
+  of_kernels_->set_us(timeout_us);
 }
 
 void Monitor::begin() {
@@ -103,7 +105,7 @@ std::string Monitor::diagnosis() const {
     if (!rank.local->aborted()) continue;
     const Stall stall = rank.local->stall();
     if (stall.counter == nullptr) continue;
-    text += fmt::format("{}rank {} {}", text.empty() ? "" : "; ", rank.local->rank(), describe_(stall));
+    text += fmt::format("{}rank {} {}", text.empty() ? "" : "; ", rank.local->rank(), world_.describe(stall));
   }
   return text.empty() ? "a wait on a device was ended" : text;
 }

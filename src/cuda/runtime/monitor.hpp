@@ -14,12 +14,12 @@ namespace shingle::cuda {
 
 class Monitor {
  public:
-  /// `describe`: what a rank waited for, of a stall that its device recorded.
-  Monitor(CudaWorld& world, std::function<std::string(const Stall&)> describe);
+  explicit Monitor(CudaWorld& world);
   void add(const LocalRank& local, const Backlog& backlog) { ranks_.push_back({&local, &backlog}); }
 
-  /// Timeout of one wait.
+  /// Timeout of one wait, also for kernels.
   double timeout_us() const { return timeout_us_; }
+  const WaitTimeout& of_kernels() const { return *of_kernels_; }
   void set_timeout_us(double timeout_us);
 
   /// Starts the deadline for progress anew.
@@ -52,9 +52,9 @@ class Monitor {
   std::string diagnosis() const;
 
   CudaWorld& world_;
-  const std::function<std::string(const Stall&)> describe_;
   std::vector<Rank> ranks_;
   double timeout_us_;
+  const Kept<WaitTimeout> of_kernels_;
   std::size_t ended_ = 0;         // epochs of the local ranks that had ended at the last check
   Clock::time_point next_end_{};  // deadline for the next epoch to end
 };

@@ -25,12 +25,13 @@ std::size_t epochs_at_once(const RankPlan& rank) {
 }  // namespace
 
 RankProgram::RankProgram(CudaWorld& world, const Plan& plan, const RankLaunches& launches,
-                         const Memory& memory, LocalRank& local)
+                         const Memory& memory, LocalRank& local, const WaitTimeout& timeout)
     : world_(world),
       plan_(plan),
       launches_(launches),
       memory_(memory),
       local_(local),
+      timeout_(timeout),
       on_step_(world.options().on_step),
       edges_(static_cast<std::size_t>(launches.events)),
       queue_(epochs_at_once(plan.ranks[static_cast<std::size_t>(local.rank())])) {

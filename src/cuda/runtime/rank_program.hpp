@@ -22,7 +22,7 @@ class RankProgram {
  public:
   /// The rank's device must be current here and in all other functions.
   RankProgram(CudaWorld& world, const Plan& plan, const RankLaunches& launches, const Memory& memory,
-              LocalRank& local);
+              LocalRank& local, const WaitTimeout& timeout);
 
   /// Makes the commands, if user buffers were bound since the last call. Requires that no epoch is in flight
   /// and that the communicators exist. Commands of graphs that the user captured keep their addresses.
@@ -58,7 +58,7 @@ class RankProgram {
   cudaStream_t stream() const { return queue_.stream(); }
   LocalRank& local() const { return local_; }
   /// The words that waits of an epoch poll.
-  Watch watch() const { return local_.watch(epoch_word_.get<const std::uint32_t>()); }
+  Watch watch() const { return local_.watch(epoch_word_.get<const std::uint32_t>(), timeout_); }
   std::int64_t bytes() const;
 
  private:
@@ -90,6 +90,7 @@ class RankProgram {
   const RankLaunches& launches_;
   const Memory& memory_;
   LocalRank& local_;
+  const WaitTimeout& timeout_;
   const std::function<void(const CudaStepEvent&)> on_step_;
   int parities_ = 1;
   std::uint64_t epoch_ = 0;  // the next to enqueue

@@ -60,17 +60,20 @@ class RankQueue {
     follow(stream);
     backlog_.extend(stream);
   }
-  /// Forks the streams of lanes from `stream`. By lane: true if it is urgent. Streams of high priority are
-  /// made when they are first needed: streams that are not used would share hardware queues with those that
-  /// are.
-  void fork(cudaStream_t stream, const std::vector<bool>& urgent) {
-    if (urgent.size() < 2) return;
-    begun_.record(stream);
-    for (std::size_t lane = 1; lane < urgent.size(); ++lane) {
+  /// Makes the streams of high priority that an epoch on `stream` needs. By lane: true if it is urgent. They
+  /// are made when they are first needed: streams that are not used would share hardware queues with those
+  /// that are.
+  void make_urgent(cudaStream_t stream, const std::vector<bool>& urgent) {
+    for (std::size_t lane = 1; lane < urgent.size(); ++lane)
       if (const int priority = priority_beside(stream, urgent[lane]); priority < 0)
         urgent_.try_emplace({lane, priority}, priority);
-      begun_.make_wait(of(lane, stream, urgent[lane]));
-    }
+  }
+  /// Forks the streams of lanes from `stream`.
+  void fork(cudaStream_t stream, const std::vector<bool>& urgent) {
+    if (urgent.size() < 2) return;
+    make_urgent(stream, urgent);
+    begun_.record(stream);
+    for (std::size_t lane = 1; lane < urgent.size(); ++lane) begun_.make_wait(of(lane, stream, urgent[lane]));
   }
   void join(cudaStream_t stream, const std::vector<bool>& urgent) {
     for (std::size_t lane = 1; lane < urgent.size(); ++lane) {

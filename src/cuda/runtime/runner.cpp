@@ -18,19 +18,15 @@ Runner::Runner(CudaWorld& world, const Plan& plan)
       plan_(plan),
       program_(lower(plan_)),
       memory_(plan_, world),
-      monitor_(world,
-               [this](const Stall& stall) {
-                 const std::string count = memory_.describe(stall.counter);
-                 return fmt::format("waited for {}: saw {}, wanted {}",
-                                    count.empty() ? "the start of the run" : count, stall.seen, stall.wanted);
-               }),
+      monitor_(world),
       launchers_(world.local()),
       start_(world),
       connections_(world, plan_) {
   for (LocalRank& local : world.local()) {
     const DeviceGuard guard(local.device());
-    ranks_.push_back(std::make_unique<RankProgram>(
-        world, plan_, program_.ranks[static_cast<std::size_t>(local.rank())], memory_, local));
+    ranks_.push_back(std::make_unique<RankProgram>(world, plan_,
+                                                   program_.ranks[static_cast<std::size_t>(local.rank())],
+                                                   memory_, local, monitor_.of_kernels()));
     monitor_.add(local, ranks_.back()->queue().backlog());
     times_.emplace_back();
   }
@@ -250,6 +246,13 @@ bool Runner::idle() const noexcept try {
   return std::ranges::all_of(ranks_, [](const auto& rank) { return rank->queue().idle(); });
 } catch (...) {
   return true;  // a failed device runs nothing
+}
+
+std::string Runner::describe(const Stall& stall) const {
+  const std::string awaited =
+      start_.is_awaited_at(stall.counter) ? "the start of the run" : memory_.describe(stall.counter);
+  if (awaited.empty()) return {};
+  return fmt::format("waited for {}: saw {}, wanted {}", awaited, stall.seen, stall.wanted);
 }
 
 void Runner::drop_graphs() noexcept {

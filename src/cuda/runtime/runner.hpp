@@ -32,7 +32,6 @@ class Runner final : public Resident {
   void prepare(double timeout_us);
   RunReport run(const RunOptions& options);
   void enqueue(std::span<void* const> streams);
-  void synchronize();
 
   Memory& memory() { return memory_; }
   std::int64_t bytes(int rank) const;
@@ -40,6 +39,8 @@ class Runner final : public Resident {
   bool idle() const noexcept override;
   void drop_graphs() noexcept override;
   void require_sound() const override { monitor_.require_sound(); }
+  std::string describe(const Stall& stall) const override;
+  void synchronize() override;
 
  private:
   /// How an epoch is submitted to a device.

@@ -24,6 +24,8 @@ class StartLine {
   void meet(std::size_t index, cudaStream_t stream);
   /// On the device of the local rank: makes later work of the stream wait for go().
   void enqueue(std::size_t index, const Watch& watch, cudaStream_t stream);
+  /// True if enqueue() makes streams wait at this address.
+  bool is_awaited_at(const std::uint32_t* word) const { return word == word_.get<std::uint32_t>(); }
   /// Releases the devices. All local ranks must have called enqueue().
   void go();
 

@@ -163,6 +163,18 @@ void CudaWorld::look() const {
   communicators_->check();
 }
 
+std::string CudaWorld::describe(const Stall& stall) const {
+  for (const Resident* resident : residents_)
+    if (std::string text = resident->describe(stall); !text.empty()) return text;
+  return fmt::format("waited for a count: saw {}, wanted {}", stall.seen, stall.wanted);
+}
+
+/// Waits under the deadline until no call is in flight. Making memory waits for the device, which has no
+/// deadline: the watcher, which would end calls of NCCL without their peers, cannot act meanwhile.
+void CudaWorld::come_to_rest() {
+  for (Resident* resident : residents_) resident->synchronize();
+}
+
 const BlasHandle& CudaWorld::blas(int rank) {
   auto& handle = blas_[rank];
   if (!handle) {
@@ -258,6 +270,7 @@ std::unique_ptr<Executable> CudaWorld::compile(const Plan& plan) {
   require_fits(plan);
   health_->require();
   require_same(plan);
+  come_to_rest();
   if (!is_alone()) in_step([&] { retired_.settle(processes(), parts_.options.timeout_us); });
   return cuda::compile(*this, plan);
 }
@@ -265,6 +278,7 @@ std::unique_ptr<Executable> CudaWorld::compile(const Plan& plan) {
 std::shared_ptr<Heap> CudaWorld::make_heap(std::int64_t bytes) {
   const Watcher::Hold hold(watcher_);
   health_->require();
+  come_to_rest();
   if (!is_alone()) in_step([&] { retired_.settle(processes(), parts_.options.timeout_us); });
   return {new CudaHeap(*this, bytes), UnlessHopeless{health_}};
 }
@@ -272,6 +286,7 @@ std::shared_ptr<Heap> CudaWorld::make_heap(std::int64_t bytes) {
 std::shared_ptr<Arena> CudaWorld::make_arena(std::int64_t bytes, std::shared_ptr<Heap> heap) {
   const Watcher::Hold hold(watcher_);
   health_->require();
+  come_to_rest();
   if (!is_alone()) in_step([&] { retired_.settle(processes(), parts_.options.timeout_us); });
   return {new CudaArena(*this, bytes, std::dynamic_pointer_cast<CudaHeap>(heap)), UnlessHopeless{health_}};
 }
@@ -279,7 +294,9 @@ std::shared_ptr<Arena> CudaWorld::make_arena(std::int64_t bytes, std::shared_ptr
 void CudaWorld::prepare(const Plan& plan, const std::shared_ptr<Arena>& arena) {
   const Watcher::Hold hold(watcher_);
   require_fits(plan);
+  health_->require();
   require_same(plan);
+  come_to_rest();
   std::dynamic_pointer_cast<CudaArena>(arena)->prepare(plan);
 }
 

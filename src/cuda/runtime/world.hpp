@@ -34,6 +34,11 @@ class Resident {
   virtual bool idle() const noexcept = 0;
   /// Throws if waits of its kernels were ended, as one has passed its deadline.
   virtual void require_sound() const = 0;
+  /// What a rank waited for or did wrong, of a stall that its device recorded. Empty if the wait is none of
+  /// its own.
+  virtual std::string describe(const Stall& stall) const = 0;
+  /// Waits under the deadline until its work that is not replayed by a graph of the user is done.
+  virtual void synchronize() = 0;
 };
 
 class CudaWorld final : public World {
@@ -105,6 +110,9 @@ class CudaWorld final : public World {
     residents_.erase(&resident);
   }
 
+  /// As Resident::describe(), whoever waited; never empty.
+  std::string describe(const Stall& stall) const;
+
   /// By number of lanes: whether that many branches of a graph run concurrently on all devices of the world.
   /// No entry before the trial.
   std::map<std::size_t, bool>& side_by_side() { return side_by_side_; }
@@ -157,6 +165,7 @@ class CudaWorld final : public World {
   void require_same(const Plan& plan);
   void require_fits(const Plan& plan) const;
   void join_memory();
+  void come_to_rest();
   void settle() noexcept;
   void start_watcher();
   void look() const;
