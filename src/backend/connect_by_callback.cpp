@@ -61,12 +61,17 @@ std::unique_ptr<Processes> connect(const Bootstrap& bootstrap, double timeout_us
       all, [&](const Record& record) { return std::strcmp(record.boot_id, own.boot_id) == 0; });
   net::Address at{one_host ? "127.0.0.1" : all[0].host, 0};
   net::Socket listener;
-  if (bootstrap.rank == 0) {
-    listener = net::listen_on(at);
-    own.port = net::port_of(listener);
-    net::random_bytes(token_bytes).copy(own.token, token_bytes);
-  }
+  std::string why = "cannot listen: see its own message";
+  if (bootstrap.rank == 0) try {
+      listener = net::listen_on(at);
+      own.port = net::port_of(listener);
+      net::random_bytes(token_bytes).copy(own.token, token_bytes);
+    } catch (const net::NetError& error) {  // the others wait in the second all-gather
+      own.port = 0;
+      why = error.what();
+    }
   all = gather(bootstrap, own);
+  if (all[0].port == 0) throw Error(fmt::format("rank 0 {}", why), 0);
   at.port = all[0].port;
   const net::Token token{std::string(all[0].token, token_bytes), "allgather", true};
   return std::make_unique<Star>(bootstrap.rank, bootstrap.size, std::move(listener), at, timeout_us, token);

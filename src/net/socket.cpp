@@ -102,9 +102,13 @@ int port_of(const Socket& listener) {
 Socket connect_to(const Address& address, Clock::time_point deadline) {
   std::string why;
   const Addresses addresses = resolve(address.host.c_str(), address.port, 0, why);
-  for (const addrinfo* at = addresses.get(); at != nullptr; at = at->ai_next) {
+  int left = 0;
+  for (const addrinfo* at = addresses.get(); at != nullptr; at = at->ai_next) ++left;
+  for (const addrinfo* at = addresses.get(); at != nullptr; at = at->ai_next, --left) {
+    // An address that nobody answers leaves time for the others.
+    const Clock::time_point now = Clock::now(), until = now + (deadline - now) / left;
     Socket socket = open(*at);
-    if (socket && connect(socket, *at, deadline)) {
+    if (socket && connect(socket, *at, until)) {
       set(socket, IPPROTO_TCP, TCP_NODELAY);
       return socket;
     }

@@ -44,7 +44,8 @@ class Socket {
 Socket listen_on(const Address& address);
 /// The port on which a socket listens. Throws Unreachable.
 int port_of(const Socket& listener);
-/// Tries each address of the host once. Throws Unreachable with the reason.
+/// Tries each address of the host once, for an equal share of the time that is left. Throws Unreachable with
+/// the reason.
 Socket connect_to(const Address& address, Clock::time_point deadline);
 /// Accepts a waiting connection. If there is none, returns no socket and sets errno.
 Socket accept_from(const Socket& listener);
