@@ -32,6 +32,8 @@ ROLES = {
     "topk_weights": 15, "out_lse": 16, "topk_ids": 17, "dropped": 18, "counts": 19,
 }  # fmt: skip
 
+INTEGERS = {c_int32: "32 bits", c_int64: "64 bits"}
+
 Allgather = ctypes.CFUNCTYPE(ctypes.c_int, c_void_p, c_void_p, c_void_p, c_size_t)
 Log = ctypes.CFUNCTYPE(None, c_void_p, c_int32, c_char_p)
 
@@ -40,6 +42,13 @@ class Struct(ctypes.Structure):
     """A struct of the header. Its first field holds its size; all others are 0 if not given."""
 
     def __init__(self, **fields):
+        kinds = dict(self._fields_)
+        for name, value in fields.items():
+            if name not in kinds:
+                known = ", ".join(list(kinds)[1:])
+                raise errors.InvalidArgument(f"unknown field {name!r}; expected one of {known}")
+            if isinstance(value, int) and kinds[name] in INTEGERS and kinds[name](value).value != value:
+                raise errors.InvalidArgument(f"{name} = {value} does not fit into {INTEGERS[kinds[name]]}")
         super().__init__(struct_size=ctypes.sizeof(type(self)), **fields)
 
 

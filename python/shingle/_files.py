@@ -17,8 +17,18 @@ def read(file: str | os.PathLike, expected: str) -> str:
 
 
 def write(file: str | os.PathLike, text: str) -> None:
-    """Writes a file."""
+    """Writes a file. A failure leaves a file that was there as it was."""
+    path = pathlib.Path(file).resolve()
     try:
-        pathlib.Path(file).write_text(text, encoding="utf-8")
+        if path.exists() and not path.is_file():  # such as /dev/stdout
+            path.write_text(text, encoding="utf-8")
+            return
+        beside = path.with_name(f"{path.name}.{os.getpid()}")
+        try:
+            beside.write_text(text, encoding="utf-8")
+            beside.replace(path)
+        except OSError:
+            beside.unlink(missing_ok=True)
+            raise
     except OSError as error:
         raise errors.IoError(f"{os.fspath(file)}: {error.strerror}; name a file that can be written") from None

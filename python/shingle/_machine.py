@@ -22,9 +22,11 @@ class Machine:
         """Reads a profile. Raises IoError if the file cannot be read, InvalidArgument if it holds no JSON."""
         text = _files.read(file, "what Machine.save() writes")
         try:
-            json.loads(text)
+            found = json.loads(text)
         except ValueError as error:
             raise errors.InvalidArgument(f"{os.fspath(file)}: {error}; expected what Machine.save() writes") from None
+        if not isinstance(found, dict) or not {"name", "workers"} <= found.keys():
+            raise errors.InvalidArgument(f"{os.fspath(file)} is no profile; expected what Machine.save() writes")
         return cls(text)
 
     def save(self, file: str | os.PathLike) -> None:

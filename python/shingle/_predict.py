@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
-from . import _files, _program
+from . import _files, _program, errors
 from ._machine import Machine, machine_flag
 from ._plan import Plan
 from ._proof import plan_file
@@ -121,8 +121,7 @@ def simulate(
     flags: those of `shingle simulate`, such as mechanism="all", slowdown=[1, 1.5].
     A row without a plan has a reason. Raises InvalidArgument for a wrong flag.
     """
-    words = [f"--sweep={size}={','.join(map(str, values))}" for size, values in (sweep or {}).items()]
-    words += _program.arguments(flags)
+    words = _sweeps(sweep or {}) + _program.arguments(flags)
 
     def run(*output: str) -> str:
         with machine_flag(machine) as target:
@@ -138,6 +137,13 @@ def simulate(
             return _files.read(file, "a drawing")
 
     return Simulation(_rows(run("--format=json")), output)
+
+
+def _sweeps(sweep: Mapping[str, Sequence[int | str]]) -> list[str]:
+    if not isinstance(sweep, Mapping):
+        raise errors.InvalidArgument(f'sweep = {sweep!r}: expected sizes by name, such as {{"m": ["1K", "2K"]}}')
+    values = {size: [of] if isinstance(of, (int, str)) else of for size, of in sweep.items()}
+    return [f"--sweep={size}={','.join(map(str, of))}" for size, of in values.items()]
 
 
 def tune(*, machine: str | os.PathLike | Machine | None = None, **flags: _program.Flag) -> Predictions:

@@ -14,7 +14,7 @@ import ctypes
 import itertools
 import threading
 
-from . import _abi
+from . import _abi, errors
 
 DTYPES = ("f32", "bf16", "f16")  # of operators
 # Types of the matrices that are not of the operator's type.
@@ -250,7 +250,7 @@ class Call:
         self._words = memoryview(self.matrices).cast("B").cast("q")
         self._at = [i * ctypes.sizeof(_abi.Matrix) // WORD for i in range(len(matrices))]
         self._streams = (ctypes.c_void_p * max(streams, 1))()
-        self._lengths = None
+        self._lengths = self._routing = None  # of the last call; the routing's memory must stay
         self._arguments = _abi.Arguments(
             matrices=self.matrices, streams=self._streams if streams else None, matrix_count=len(matrices),
             stream_count=streams,
@@ -275,10 +275,12 @@ class Call:
                 words[at + DATA], words[at + ROWS], words[at + ROW_STRIDE] = data, rows, row_stride
             for i, stream in enumerate(streams):
                 self._streams[i] = stream
-            if routing is not None:
-                self._arguments.routing = routing.pointer
+            if routing is not self._routing:
+                self._arguments.routing, self._routing = routing and routing.pointer, routing
             if lengths != self._lengths:
                 self._pack(lengths)
+            if m >> 63:  # ctypes would wrap around
+                raise errors.InvalidArgument(f"m = {m} is no number of rows")
             status = self.function(context.handle, self.number, m, self._reference)
             if status != 0:
                 _abi.check(status)
@@ -298,6 +300,9 @@ class Routing:
     """
 
     def __init__(self, destinations, experts=0):
+        for rank, to in enumerate(destinations):
+            if to and not 0 <= min(to) <= max(to) < 1 << 31:
+                raise errors.InvalidArgument(f"destinations[{rank}] has {min(to)} to {max(to)}; expected whole numbers from 0")
         tables = [(ctypes.c_int32 * len(to))(*to) for to in destinations]
         self._point(list(map(ctypes.addressof, tables)), list(map(len, tables)), experts, tables)
 
@@ -322,6 +327,9 @@ class Routing:
     @classmethod
     def of_splits(cls, splits):
         """The routing of rows that are sorted by destination: splits[source][destination] rows."""
+        for source, row in enumerate(splits):
+            if min(row, default=0) < 0:
+                raise errors.InvalidArgument(f"splits[{source}] = {list(row)}: a number of rows is negative")
         return cls([list(itertools.chain(*([to] * rows for to, rows in enumerate(row)))) for row in splits])
 
 

@@ -60,6 +60,38 @@ def test_all_to_all_takes_a_routing(context):
         np.testing.assert_allclose(got, rows @ weight.T, rtol=1e-5)
 
 
+def test_a_call_takes_its_own_routing(context):
+    op = context.declare("gemm+alltoall", m=8, n=N, k=K, transpose_b=1)
+    call = op.prepare([(rank, role) for rank in (0, 1) for role in ("a", "b", "out")])
+    matrices = [dense(np.ones(shape, np.float32)) for _ in (0, 1) for shape in ((4, K), (N, K), (4, N))]
+    call(0, matrices, routing=Routing.of_splits([[1, 3], [3, 1]]))
+    context.synchronize()
+    with pytest.raises(errors.InvalidArgument, match="routing"):
+        call(0, matrices)
+    op = context.declare("gemm+allreduce", m=4, n=N, k=K, transpose_b=1)
+    call = op.prepare([(rank, role) for rank in (0, 1) for role in ("a", "b", "out")])
+    with pytest.raises(errors.InvalidArgument, match="routing"):
+        call(4, matrices, routing=Routing.of_splits([[1, 3], [3, 1]]))
+    call(4, matrices)
+    context.synchronize()
+
+
+def test_numbers_do_not_wrap_around(context):
+    with pytest.raises(errors.InvalidArgument, match="unknown field 'transposeb'; expected one of op, m"):
+        context.declare("gemm+allreduce", m=4, n=N, k=K, transposeb=1)
+    with pytest.raises(errors.InvalidArgument, match="m = 18446744073709551624 does not fit into 64 bits"):
+        context.declare("gemm+allreduce", m=2**64 + 8, n=N, k=K)
+    with pytest.raises(errors.InvalidArgument, match="ranks = 4294967298 does not fit"):
+        World(backend="host", ranks=2**32 + 2)
+    call = context.declare("gemm+allreduce", m=4, n=N, k=K).prepare([(0, "a")])
+    with pytest.raises(errors.InvalidArgument, match="m = 18446744073709551620"):
+        call(2**64 + 4, [(0, 0, 0)])
+    with pytest.raises(errors.InvalidArgument, match=r"destinations\[1\] has 1 to 4294967296"):
+        Routing([[0], [1, 2**32]])
+    with pytest.raises(errors.InvalidArgument, match=r"splits\[0\] = \[-1, 4\]"):
+        Routing.of_splits([[-1, 4], [4, 4]])
+
+
 def alike(*of_ranks):
     """All ranks have what rank 0 has."""
     for of in of_ranks:

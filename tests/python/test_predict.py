@@ -15,6 +15,13 @@ def test_simulates_a_plan():
     assert row.compute_us < row.overlapped_us < row.sequential_us
 
 
+def test_a_sweep_takes_single_sizes():
+    (row,) = shingle.simulate(**LARGE, mechanism="sequential", machine="h200x8", sweep={"m": "1K"})
+    assert row.m == 1024
+    with pytest.raises(shingle.InvalidArgument, match="expected sizes by name"):
+        shingle.simulate(**LARGE, machine="h200x8", sweep="m=1,2")
+
+
 def test_simulates_a_sweep(tmp_path):
     rows = shingle.simulate(**LARGE, mechanism=["sequential", "fused"], machine="h200x8", sweep={"m": ["1K", 2048]})
     assert [(row.m, row.mechanism) for row in rows] == [

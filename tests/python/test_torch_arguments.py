@@ -67,6 +67,7 @@ def bad_input_case():
         (r"ws\[1\].shape", lambda: st.all_gather_gemm(x, [w, torch.randn(N, K + 1)])),
         ("of rows = 99", lambda: st.all_gather_gemm(x, [w], rows=99)),
         ("splits must be square", lambda: st.all_to_all_gemm(x, w, splits=[[1, 2, 3]])),
+        (r"splits\[0\]\[0\] = -4 is negative", lambda: st.all_to_all_gemm(x, w, splits=[[-4] + [4] * (ranks - 1)] * ranks)),
         (r"splits\[\d\] sends", lambda: st.all_to_all_gemm(x, w, splits=[[9] * ranks] * ranks)),
         (r"expected \[tokens, heads", lambda: st.attention_reduce_scatter(x, x, x, w)),
         ("w.shape", lambda: st.attention_reduce_scatter(q, q, q, torch.randn(N, K + 1))),
@@ -85,6 +86,8 @@ def bad_input_case():
         ("must ascend from 0 to 4", lambda: st.attention_reduce_scatter(q, q, q, wo, cu_seqlens=[0, 3, 2, 4])),
         ("= \\[\\] must ascend", lambda: st.ulysses_attention(q, q, q, cu_seqlens=[])),
         ("cu_seqlens is torch.float32", lambda: st.ring_attention(q, q, q, cu_seqlens=torch.ones(2))),
+        ("expected whole numbers", lambda: st.ring_attention(q, q, q, cu_seqlens=[0, 2.5, 4 * ranks])),
+        ("expected whole numbers", lambda: st.ring_attention(q, q, q, cu_seqlens="x")),
         (r"of \(1, 2\) on cpu", lambda: st.ulysses_attention(q, q, q, cu_seqlens=torch.tensor([[0, 8]]))),
         ("down.shape", lambda: st.mlp(x, torch.randn(6, K), torch.randn(N, 4))),
     ]  # fmt: skip

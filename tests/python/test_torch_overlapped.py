@@ -1,5 +1,6 @@
 """The CUDA kernels of ops with products, without a GPU; their choices, contexts, and warmup."""
 
+import dataclasses
 import functools
 
 import pytest
@@ -269,5 +270,17 @@ def test_table_survives_a_file(tmp_path):
     path.write_text('{"version": 2, "shapes": [{"nose": 1}]}')
     with pytest.raises(errors.InvalidArgument, match="no table of choices"):
         read.load(path)
-    with pytest.raises(errors.IoError, match="cannot read"):
+    assert read == full, "a table that cannot be read adds nothing"
+    with pytest.raises(errors.IoError, match="nose"):
         read.load(tmp_path / "nose")
+    with pytest.raises(errors.IoError):
+        full.save(tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["table.json"] and not list(tmp_path.parent.glob("*.[0-9]*"))
+
+
+@pytest.mark.parametrize("wrong", [{"max_m": 0}, {"max_m": "8K"}, {"min_m": 1.5}, {"workers": -1}, {"timeout_us": -1.0}])
+def test_settings_are_checked(wrong):
+    before = dataclasses.replace(settings)
+    with pytest.raises(errors.InvalidArgument, match="number from"):
+        configure(**wrong)
+    assert settings == before

@@ -11,7 +11,8 @@ import math
 import os
 from typing import NamedTuple
 
-from ..errors import InvalidArgument, IoError
+from .. import _files
+from ..errors import InvalidArgument
 from . import native
 from .settings import settings
 
@@ -185,27 +186,24 @@ class Table:
              "gathers": s.gathers, "choices": rows}
             for s, rows in sorted(self.rows.items())
         ]
-        beside = f"{path}.{os.getpid()}"
-        with open(beside, "w", encoding="utf-8") as file:
-            json.dump({"version": 2, "shapes": shapes}, file, indent=1)
-        os.replace(beside, path)
+        _files.write(path, json.dumps({"version": 2, "shapes": shapes}, indent=1))
 
     def load(self, path):
         """Adds the shapes of a file that `save` wrote. Load the same file on all ranks."""
+        text = _files.read(path, "what table.save() writes")
         try:
-            with open(path, encoding="utf-8") as file:
-                found = json.load(file)
-        except OSError as error:
-            raise IoError(f"cannot read {path}: {error.strerror}") from error
-        try:
+            found = json.loads(text)
             if found["version"] != 2:
                 raise ValueError(f"version {found['version']}, expected 2")
+            shapes = []
             for row in found["shapes"]:
                 choices = [(int(most), str(choice)) for most, choice in row.pop("choices")]
                 row |= {name: row.get(name) and tuple(row[name]) for name in ("attention", "experts")}
-                self.enter(Shape(**row), sorted(choices))
-        except (KeyError, TypeError, ValueError) as error:
-            raise InvalidArgument(f"{path} is no table of choices: {error!r}; write one with table.save()") from error
+                shapes.append((Shape(**row), sorted(choices)))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InvalidArgument(f"{path} is no table of choices; write one with table.save()") from error
+        for shape, choices in shapes:
+            self.enter(shape, choices)
 
 
 table = Table()

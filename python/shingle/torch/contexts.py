@@ -6,6 +6,7 @@ next layer's weights and sums of the last layer's gradients need one each.
 
 import contextlib
 import threading
+import weakref
 
 import torch
 import torch.distributed as dist
@@ -118,7 +119,8 @@ class GroupContext:
 
 _contexts: dict[tuple[dist.ProcessGroup, int, str], GroupContext] = {}
 _worlds: dict[tuple[dist.ProcessGroup, int], World] = {}
-_registered_bytes: dict[tuple[dist.ProcessGroup, int, str], int] = {}  # by purpose of a context
+# By group, then by device and purpose of a context. Weak, as groups._known.
+_registered_bytes: weakref.WeakKeyDictionary[dist.ProcessGroup, dict] = weakref.WeakKeyDictionary()
 _with_buckets: set[int] = set()  # devices on which collectives of buckets run beside products
 _making = threading.RLock()  # backward declares from autograd's thread
 
@@ -160,12 +162,11 @@ def beside_engines(device: int, workers: int):
 
 def reserve(group: Group, device: int, size: int, purpose=GATHERS):
     """The context of a group for a purpose will have at least this much registered memory."""
-    key = group.process_group, device, purpose
-    _registered_bytes[key] = max(size, _registered_bytes.get(key, 0))
+    _registered_bytes.setdefault(group.process_group, {})[device, purpose] = max(size, reserved(group, device, purpose))
 
 
 def reserved(group: Group, device: int, purpose=GATHERS):
-    return _registered_bytes.get((group.process_group, device, purpose), 0)
+    return _registered_bytes.get(group.process_group, {}).get((device, purpose), 0)
 
 
 def find_context(group: Group, device: int, purpose: str):

@@ -222,6 +222,8 @@ def on_host(cu_seqlens):
     if cu_seqlens is None:
         return None
     if not isinstance(cu_seqlens, torch.Tensor):
+        if not isinstance(cu_seqlens, (list, tuple)) or not all(isinstance(at, (int, torch.SymInt)) for at in cu_seqlens):
+            raise InvalidArgument(f"cu_seqlens = {cu_seqlens!r}: expected whole numbers, as a list or a tensor")
         return torch.tensor(cu_seqlens, dtype=torch.int32)
     if cu_seqlens.is_cuda and not torch.compiler.is_compiling() and torch.cuda.is_current_stream_capturing():
         raise InvalidArgument("cu_seqlens is on a GPU, which a CUDA graph capture cannot wait for; pass a list")

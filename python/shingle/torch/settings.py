@@ -3,7 +3,15 @@
 import dataclasses
 import os
 
+from ..errors import InvalidArgument
 from . import native
+
+
+def from_environment(name, default, least=0):
+    text = os.environ.get(name, str(default))
+    if not text.isdecimal() or int(text) < least:
+        raise InvalidArgument(f"{name} = {text!r} is no whole number from {least} on")
+    return int(text)
 
 
 @dataclasses.dataclass
@@ -19,9 +27,9 @@ class Settings:
     mixture-of-experts layers, which takes memory for max_m rows of each expert.
     """
 
-    max_m: int = int(os.environ.get("SHINGLE_MAX_M", 8192))
-    min_m: int = int(os.environ.get("SHINGLE_MIN_M", 512))
-    min_bucket_bytes: int = int(os.environ.get("SHINGLE_MIN_BUCKET_BYTES", 4 << 20))
+    max_m: int = from_environment("SHINGLE_MAX_M", 8192, least=1)
+    min_m: int = from_environment("SHINGLE_MIN_M", 512)
+    min_bucket_bytes: int = from_environment("SHINGLE_MIN_BUCKET_BYTES", 4 << 20)
     mechanism: str | None = None
     workers: int = 0
     timeout_us: float = 0
@@ -31,6 +39,10 @@ class Settings:
 
 
 settings = Settings()
+NUMBERS = {  # types and least values
+    "max_m": (int, 1), "min_m": (int, 0), "min_bucket_bytes": (int, 0), "workers": (int, 0),
+    "timeout_us": ((int, float), 0),
+}  # fmt: skip
 
 
 def configure(**changes):
@@ -38,5 +50,10 @@ def configure(**changes):
     for name, value in changes.items():
         if name not in settings.__dataclass_fields__:
             raise TypeError(f"configure() has no setting {name!r}; it has {', '.join(settings.__dataclass_fields__)}")
+        if name in NUMBERS:
+            kinds, least = NUMBERS[name]
+            if isinstance(value, bool) or not isinstance(value, kinds) or not value >= least:
+                raise InvalidArgument(f"{name} = {value!r} is no {'whole ' * (kinds is int)}number from {least} on")
+    for name, value in changes.items():
         setattr(settings, name, value)
     native.forget()

@@ -291,6 +291,9 @@ def split_table(splits, group):
     """Rows that ranks send to each other, [source][destination], from the flat list of an op."""
     if len(splits) != group.size**2:
         raise InvalidArgument(f"splits has {len(splits)} numbers; expected {group.size} x {group.size}")
+    for at, rows in enumerate(splits):
+        if rows < 0:
+            raise InvalidArgument(f"splits[{at // group.size}][{at % group.size}] = {rows} is negative")
     return [splits[source * group.size : (source + 1) * group.size] for source in range(group.size)]
 
 

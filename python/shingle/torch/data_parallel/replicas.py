@@ -22,8 +22,8 @@ def ddp(model):
         raise InvalidArgument(
             f"ddp: the model is of type {type(model).__name__}, not DistributedDataParallel; wrap it first"
         )
-    model.register_comm_hook(model.process_group, ddp_hook)
     buckets.watch(model.process_group, model.device, ["allreduce"], SOURCE)
+    model.register_comm_hook(model.process_group, ddp_hook)
     return model
 
 

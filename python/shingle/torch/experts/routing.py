@@ -9,6 +9,7 @@ experts, then padding. Choice j of token i of t tokens is at j · t + i, as in s
 """
 
 import functools
+import weakref
 import zlib
 
 import torch
@@ -20,7 +21,8 @@ from .whole import WholeExperts
 
 HEADER = 2  # of a message: a checksum of the terms, and the number of choices, or minus the bytes of an error's text
 LEAST_ROOM = 256  # choices that a message has room for; an error's text has four bytes a choice
-_room: dict[dist.ProcessGroup, int] = {}  # equal on all ranks: by the choices of earlier exchanges
+# Equal on all ranks: by the choices of earlier exchanges. Weak, as groups._known.
+_room: weakref.WeakKeyDictionary[dist.ProcessGroup, int] = weakref.WeakKeyDictionary()
 
 
 def exchange(topk_ids, experts, group, terms, device, error=None):
