@@ -89,11 +89,11 @@ void scan_json(std::string_view text, const JsonLimits& limits) {
   json::sax_parse(text, &scan);
 }
 
-json parse_json(std::string_view text) {
+json parse_json(std::string_view text, RepeatedKeys repeated) {
   try {
     // A parse with callbacks takes time quadratic in the length of arrays. So the limits are checked in a
     // scan of their own.
-    scan_json(text, {});
+    scan_json(text, {.repeated_keys = repeated == RepeatedKeys::last_counts});
     return json::parse(text);
   } catch (const json::parse_error& error) {
     const std::string_view before = text.substr(0, error.byte > 0 ? error.byte - 1 : 0);

@@ -21,9 +21,11 @@ struct JsonLimits {
 /// text is nested too deep or exceeds the limits. Throws as nlohmann::json does if the text is not JSON.
 void scan_json(std::string_view text, const JsonLimits& limits);
 
+enum class RepeatedKeys : std::uint8_t { refused, last_counts };
+
 /// Parses with a bound on nesting. The InvalidArgument that it throws is one line with line and column, and
 /// never holds the text itself.
-nlohmann::json parse_json(std::string_view text);
+nlohmann::json parse_json(std::string_view text, RepeatedKeys repeated = RepeatedKeys::refused);
 
 /// A read-only view of an object whose fields have several aliases. The first alias that is present counts.
 /// "outer.inner" names a field of a nested object. `null` counts as absent. Wrong types and values out of

@@ -225,7 +225,7 @@ class Trace {
 
 Iteration read_trace(std::string_view text, int step) {
   if (text.starts_with("\x1f\x8b")) throw InvalidArgument("the trace is compressed: unpack it with gunzip");
-  const Json json = parse_json(text);
+  const Json json = parse_json(text, RepeatedKeys::last_counts);
   if (!json.is_structured()) throw InvalidArgument("not a trace of torch.profiler: traceEvents is missing");
   return Trace(json).iteration(step);
 }

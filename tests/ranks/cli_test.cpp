@@ -123,6 +123,11 @@ TEST_F(Cli, RefusesEmptyValues) {
     expect_refused("run --op gemm " + small + flag + " ''", flag + " is empty; give FILE");
   expect_refused("plan --op gemm " + small + "--out ''", "--out is empty; give FILE or leave it out");
   expect_refused("verify ''", "plan is empty; give FILE");
+  expect_refused("plan --op gemm " + small + "--out= --format json",
+                 "--out is empty; give FILE or leave it out");
+  expect_refused("run --op gemm " + small + "--trace --timeline", "--trace is empty; give FILE");
+  expect_refused("plan --op gemm --m --n 8 --k 8", "--m is empty; give");
+  EXPECT_FALSE(std::filesystem::exists("--format"));
   EXPECT_EQ(
       run("plan --tokens 16 --layer-ops --model " SHINGLE_TEST_SOURCE_DIR "/models/llama-3-8b.json").code, 0);
 }

@@ -25,14 +25,35 @@ void refuse_unknown_command(const CLI::App& app, int argc, const char* const* ar
   throw InvalidArgument(fmt::format("unknown command '{}' (one of {})", argv[1], known));
 }
 
+InvalidArgument is_empty(const CLI::Option& option) {
+  return InvalidArgument(
+      fmt::format("{} is empty; give {} or leave it out", option.get_name(), option.get_type_name()));
+}
+
+/// Refuses "--out=" and "--out --format=json": CLI11 would take the next word for the value.
+void refuse_missing_values(const CLI::App& app, int argc, const char* const* argv) {
+  const CLI::App* command = &app;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (!word.starts_with("--")) {
+      const auto named = app.get_subcommands([&](const CLI::App* one) { return one->get_name() == word; });
+      if (command == &app && !named.empty()) command = named.front();
+      continue;
+    }
+    const std::size_t sign = word.find('=');
+    const CLI::Option* const option = command->get_option_no_throw(word.substr(0, sign));
+    if (option == nullptr || option->get_items_expected_min() == 0) continue;
+    const bool next_is_flag = i + 1 < argc && std::string_view(argv[i + 1]).starts_with("--");
+    if (sign == std::string::npos ? next_is_flag : sign + 1 == word.size()) throw is_empty(*option);
+  }
+}
+
 /// Refuses empty values, for example from an unset shell variable, which CLI11 would treat as a missing flag.
 void refuse_empty_values(const CLI::App& app) {
   for (const CLI::App* command : app.get_subcommands())
     for (const CLI::Option* option : command->get_options()) {
       if (option->count() == 0 || option->get_items_expected_min() == 0) continue;
-      if (std::ranges::any_of(option->results(), &std::string::empty))
-        throw InvalidArgument(
-            fmt::format("{} is empty; give {} or leave it out", option->get_name(), option->get_type_name()));
+      if (std::ranges::any_of(option->results(), &std::string::empty)) throw is_empty(*option);
     }
 }
 
@@ -70,6 +91,7 @@ InvalidArgument refused(std::string_view what) {
 
 std::optional<int> parse(CLI::App& app, int argc, const char* const* argv, const ProcessLaunch& launch) {
   refuse_unknown_command(app, argc, argv);
+  refuse_missing_values(app, argc, argv);
   try {
     app.parse(argc, argv);
     refuse_empty_values(app);

@@ -1,7 +1,9 @@
 // shingle simulate: predicts how long plans take on a machine, without running them.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <iterator>
 
 #include "base/file.hpp"
 #include "report/trace.hpp"
@@ -114,12 +116,14 @@ int simulate(const SimulateFlags& flags, const ProcessLaunch& launch) {
     return all.print();
   }
   const int ranks = flags.where.ranks(launch);
+  std::vector<NamedProblem> problems;  // made first: a machine that is not named is measured
+  for (const ProblemFlags& what : swept(flags.what, flags.sweeps))
+    std::ranges::move(make_problems(what, ranks), std::back_inserter(problems));
   const Target target = target_to_tune_for(flags.machine, ranks, flags.where.options(launch), launch);
   Simulations all(flags, target.machine);
-  for (const ProblemFlags& what : swept(flags.what, flags.sweeps))
-    for (const NamedProblem& named : make_problems(what, ranks))
-      for (const Candidate& candidate : make_candidates(named.problem, flags.how, target))
-        all.add(named, candidate);
+  for (const NamedProblem& named : problems)
+    for (const Candidate& candidate : make_candidates(named.problem, flags.how, target))
+      all.add(named, candidate);
   return all.print();
 }
 

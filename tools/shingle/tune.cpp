@@ -100,6 +100,7 @@ int tune(const TuneFlags& flags, const ProcessLaunch& launch) {
     throw InvalidArgument("--confirm measures in one process: run `shingle tune` without a launcher");
   const int ranks = flags.where.ranks(launch);
   const WorldOptions where = flags.where.options(launch);
+  const auto problems = make_problems(flags.what, ranks);  // first: a machine that is not named is measured
   const std::optional<std::string> folder = folder_to_keep(flags.cache);
   const Target target = flags.confirm > 0 ? target_to_run_on(flags.machine, true, ranks, where, launch)
                                           : target_to_tune_for(flags.machine, ranks, where, launch);
@@ -117,7 +118,7 @@ int tune(const TuneFlags& flags, const ProcessLaunch& launch) {
   if (flags.confirm > 0) world = make_world(ranks, where);
   std::vector<Row> rows;
   std::string details;
-  for (const NamedProblem& named : make_problems(flags.what, ranks)) {
+  for (const NamedProblem& named : problems) {
     options.tune.tried = [&](const Plan& plan, double us) {
       progress->now(fmt::format("{}: {}, {}", describe(named), name(plan.mechanism), format_us(us)));
     };

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 
@@ -49,10 +50,12 @@ void add_rows(const std::vector<Row>& rows, std::vector<Line> lines, Report& pag
     const RowHead head = head_of(row.named.work);
     // The sequential plan has no speed-up over itself to show.
     if (row.mechanism == name(Mechanism::sequential)) continue;
-    sized.push_back({fmt::format("{}, {}, {} ranks, {}", head.op, row.mechanism, world_of(row.named.work),
-                                 name(dtype_of(row.named.work))),
-                     {static_cast<double>(head.m) * static_cast<double>(head.n), static_cast<double>(head.k),
-                      row.predicted ? row.predicted->speedup() : row.time->speedup()}});
+    const double speedup = row.predicted ? row.predicted->speedup() : row.time->speedup();
+    if (!std::isfinite(speedup)) continue;  // nothing takes time
+    sized.push_back(
+        {fmt::format("{}, {}, {} ranks, {}", head.op, row.mechanism, world_of(row.named.work),
+                     name(dtype_of(row.named.work))),
+         {static_cast<double>(head.m) * static_cast<double>(head.n), static_cast<double>(head.k), speedup}});
   }
   page.heat_maps = heat_maps(sized);
 }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <set>
+#include <utility>
 
 namespace shingle::cli {
 namespace {
@@ -19,10 +20,15 @@ Line first_cells(const Row& row) {
           std::move(size), row.mechanism};
 }
 
+/// "-" where nothing takes time, as communication of one rank does.
+std::string if_finite(double value, std::string text) {
+  return std::isfinite(value) ? std::move(text) : "-";
+}
+
 /// `time` is measured or predicted: both types have the same fields.
 template <class Time>
 void add_ratios(const Time& time, Line& line) {
-  line.push_back(fmt::format("{:.2f}x", time.speedup()));
+  line.push_back(if_finite(time.speedup(), fmt::format("{:.2f}x", time.speedup())));
   line.push_back(fraction(time.overlap_efficiency()));
 }
 
@@ -62,8 +68,8 @@ Line predicted_line(const Row& row) {
   line.push_back(format_us(at.compute_us));
   add_times(at, at.us, line);
   line.push_back(fraction(at.roofline_fraction()));
-  line.push_back(fmt::format("{:.0f}", at.tflops()));
-  line.push_back(fmt::format("{:.0f}%", 100 * at.mfu()));
+  line.push_back(if_finite(at.tflops(), fmt::format("{:.0f}", at.tflops())));
+  line.push_back(if_finite(at.mfu(), fmt::format("{:.0f}%", 100 * at.mfu())));
   return line;
 }
 

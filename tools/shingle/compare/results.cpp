@@ -35,10 +35,12 @@ class Fields {
       throw InvalidArgument(fmt::format("'{}' must be a whole number up to {}", key, max_extent));
     return row_.at(key).get<std::int64_t>();
   }
-  std::optional<double> above_zero(const char* key) const {
+  /// Nothing also for 0, the time of one rank that has nobody to communicate with.
+  std::optional<double> figure(const char* key) const {
     if (!has(key)) return std::nullopt;
-    if (!row_.at(key).is_number() || !(row_.at(key) > 0))
-      throw InvalidArgument(fmt::format("'{}' must be a number above 0", key));
+    if (!row_.at(key).is_number() || row_.at(key) < 0)
+      throw InvalidArgument(fmt::format("'{}' must be a number from 0 on", key));
+    if (row_.at(key) == 0) return std::nullopt;
     return row_.at(key).get<double>();
   }
   std::string text_of(const char* key) const { return has(key) ? row_.at(key).dump() : ""; }
@@ -64,8 +66,8 @@ ResultRow row_from(const json& object) {
   if (source != "predicted" && source != "measured")
     throw InvalidArgument(fmt::format("'source' is '{}'; expected predicted or measured", source));
   row.predicted = source == "predicted";
-  row.us = fields.above_zero("overlapped_us");
-  row.speedup = fields.above_zero("speedup");
+  row.us = fields.figure("overlapped_us");
+  row.speedup = fields.figure("speedup");
   if (fields.has("reason")) row.reason = fields.word("reason");
   return row;
 }
