@@ -112,7 +112,7 @@ TEST_F(CliCompare, RefusesOtherFiles) {
                                                               {"world", 1.5},
                                                               {"mechanism", 7},
                                                               {"source", "guessed"},
-                                                              {"overlapped_us", 0},
+                                                              {"overlapped_us", -1},
                                                               {"dtype", nullptr}}) {
     json bad = json::array({good, good});
     bad[1][key] = value;
@@ -127,6 +127,17 @@ TEST_F(CliCompare, RefusesOtherFiles) {
   expect_refused("compare " + path("a.json") + " nowhere.json", "nowhere.json");
   expect_refused("compare " + path("a.json") + " " + path("a.json") + " --threshold -1", "--threshold");
   expect_refused("compare " + path("a.json") + " " + path("a.json") + " --html nowhere/page.html", "--html");
+}
+
+/// One rank has nobody to communicate with: that takes no time, of which there are no ratios.
+TEST_F(CliCompare, TakesWhatTakesNoTime) {
+  const std::string alone =
+      "simulate --op allgather --m 64 --n 32 --world 1 --mechanism sequential " + profile;
+  EXPECT_THAT(run(alone).out, testing::Not(HasSubstr("nan")));
+  for (const std::string file : {"a.json", "b.json"}) write(file, run(alone + "--format json").out);
+  const Outcome compared = run(files());
+  EXPECT_EQ(compared.err, "");
+  EXPECT_THAT(compared.out, HasSubstr("allgather  64×32×32"));
 }
 
 TEST_F(CliCompare, WritesPagesThatStandAlone) {

@@ -128,6 +128,10 @@ TEST_F(Cli, RefusesEmptyValues) {
   expect_refused("run --op gemm " + small + "--trace --timeline", "--trace is empty; give FILE");
   expect_refused("plan --op gemm --m --n 8 --k 8", "--m is empty; give");
   EXPECT_FALSE(std::filesystem::exists("--format"));
+  const std::string twice = path("twice.html");
+  expect_refused("run --op gemm " + small + "--html " + twice + " --trace " + path("./twice.html"),
+                 "--trace and --html both write");
+  EXPECT_FALSE(std::filesystem::exists(twice));
   EXPECT_EQ(
       run("plan --tokens 16 --layer-ops --model " SHINGLE_TEST_SOURCE_DIR "/models/llama-3-8b.json").code, 0);
 }

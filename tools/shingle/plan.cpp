@@ -84,9 +84,7 @@ int show(const PlanCommandFlags& flags) {
 }  // namespace
 
 int plan(const PlanCommandFlags& flags, const ProcessLaunch& launch) {
-  require_writable("--out", flags.out);
-  require_writable("--trace", flags.trace);
-  require_writable("--svg", flags.svg);
+  require_writable({{"--out", flags.out}, {"--trace", flags.trace}, {"--svg", flags.svg}});
   require_text("--rank", flags.rank >= 0, flags.format);
   if (!flags.file.empty()) return launch.speaks() ? show(flags) : 0;
   const int ranks = flags.where.ranks(launch);

@@ -38,7 +38,7 @@ void require_own(const ProfileFlags& flags) {
 }  // namespace
 
 int profile(const ProfileFlags& flags, const ProcessLaunch& launch) {
-  require_writable("--out", flags.out);
+  require_writable({{"--out", flags.out}});
   require_own(flags);
   ProfileOptions how{.dtype = flags.dtype,
                      .repeat = flags.repeat,

@@ -102,9 +102,7 @@ class Simulations {
 
 int simulate(const SimulateFlags& flags, const ProcessLaunch& launch) {
   if (!launch.speaks()) return 0;
-  require_writable("--trace", flags.trace);
-  require_writable("--svg", flags.svg);
-  require_writable("--html", flags.html);
+  require_writable({{"--trace", flags.trace}, {"--svg", flags.svg}, {"--html", flags.html}});
   require_text("--timeline", flags.timeline, flags.format);
   require_text("--critical-path", flags.critical_path, flags.format);
   if (!flags.file.empty()) {

@@ -286,8 +286,7 @@ class Bench {
 }  // namespace
 
 int bench(const BenchFlags& flags, const ProcessLaunch& launch) {
-  require_writable("--out", flags.out);
-  require_writable("--html", flags.html);
+  require_writable({{"--out", flags.out}, {"--html", flags.html}});
   return Bench(flags, launch, flags.where.ranks(launch)).run();
 }
 

@@ -8,6 +8,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 
 namespace shingle::cli {
 namespace {
@@ -386,18 +387,33 @@ void require_text(const std::string& flag, bool given, Format format) {
     throw InvalidArgument(fmt::format("{} is of the text: leave out --format json", flag));
 }
 
-void require_writable(const std::string& flag, const std::string& path) {
-  if (path.empty()) return;
+namespace {
+
+/// Returns the file, whatever its name is; empty if it is not a regular one, such as /dev/stdout.
+std::filesystem::path regular_file(std::string_view flag, const std::string& path) {
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   std::error_code error;
   if (std::filesystem::is_directory(path, error))
     throw InvalidArgument(fmt::format("{}: {} is a folder", flag, path));
   if (!std::filesystem::is_directory(folder.empty() ? "." : folder, error))
     throw InvalidArgument(fmt::format("{}: there is no folder {}", flag, folder.string()));
-  if (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error))
-    return;  // /dev/stdout, a pipe
+  if (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error)) return {};
   if (access(folder.empty() ? "." : folder.c_str(), W_OK) != 0)
     throw InvalidArgument(fmt::format("{}: {} cannot be written to", flag, folder.string()));
+  return std::filesystem::weakly_canonical(std::filesystem::absolute(path));
+}
+
+}  // namespace
+
+void require_writable(std::initializer_list<OutputFile> files) {
+  std::map<std::filesystem::path, std::string_view> flags;
+  for (const auto& [flag, path] : files) {
+    if (path.empty()) continue;
+    const std::filesystem::path file = regular_file(flag, path);
+    if (file.empty()) continue;
+    if (const auto [other, first] = flags.try_emplace(file, flag); !first)
+      throw InvalidArgument(fmt::format("{} and {} both write {}", other->second, flag, path));
+  }
 }
 
 }  // namespace shingle::cli

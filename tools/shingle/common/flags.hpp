@@ -2,8 +2,11 @@
 #pragma once
 
 #include <functional>
+#include <initializer_list>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "shingle/common/process_launch.hpp"
@@ -114,7 +117,9 @@ void add_format_flag(CLI::App& app, Format& format, const std::string& text_name
 /// Throws InvalidArgument if a flag was given that has no effect on JSON output.
 void require_text(const std::string& flag, bool given, Format format);
 
-/// Throws InvalidArgument if no file can be created at `path`, before any work. Empty: no file is wanted.
-void require_writable(const std::string& flag, const std::string& path);
+/// A flag that names a file to write, and the file. Empty: no file is wanted.
+using OutputFile = std::pair<std::string_view, const std::string&>;
+/// Throws InvalidArgument, before any work, if a file cannot be created, or if two flags name the same one.
+void require_writable(std::initializer_list<OutputFile> files);
 
 }  // namespace shingle::cli

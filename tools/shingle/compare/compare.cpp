@@ -177,7 +177,7 @@ Report page_of(const Comparison& comparison, const CompareFlags& flags, const st
 
 int compare(const CompareFlags& flags, const ProcessLaunch& launch) {
   if (!launch.speaks()) return 0;
-  require_writable("--html", flags.html);
+  require_writable({{"--html", flags.html}});
   const std::vector<ResultRow> a = read_results(flags.a), b = read_results(flags.b);
   const Comparison comparison = compare(a, b);
   if (!flags.html.empty()) write_file_atomically(flags.html, to_html(page_of(comparison, flags, a, b)));

@@ -234,9 +234,7 @@ int cotune(const CotuneFlags& asked, const ProcessLaunch& launch) {
   const bool predicts = !flags.machine.empty();
   if (predicts && !launch.speaks()) return 0;
   check_sources(flags);
-  for (const auto& [name, file] :
-       {std::pair{"--plan", &flags.plan}, {"--table", &flags.table}, {"--list", &flags.list}})
-    require_writable(name, *file);
+  require_writable({{"--plan", flags.plan}, {"--table", flags.table}, {"--list", flags.list}});
   const std::optional<RecordedOverlap> recorded = record_of(flags, launch.speaks());
   const CoTuner tuner(flags, launch);
   std::vector<OverlapPattern> patterns = patterns_of(flags, recorded, tuner.ranks());

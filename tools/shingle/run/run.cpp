@@ -179,10 +179,8 @@ int run_jobs(World& world, const std::vector<Job>& jobs, const Own& own, const R
 }  // namespace
 
 int run(const RunFlags& flags, const ProcessLaunch& launch) {
-  require_writable("--trace", flags.trace);
-  require_writable("--svg", flags.svg);
-  require_writable("--html", flags.html);
-  require_writable("--out", flags.own.out);
+  require_writable(
+      {{"--trace", flags.trace}, {"--svg", flags.svg}, {"--html", flags.html}, {"--out", flags.own.out}});
   require_text("--timeline", flags.timeline, flags.format);
   std::vector<Job> jobs;
   if (!flags.file.empty()) jobs.push_back(job_of(flags.file));
