@@ -62,14 +62,16 @@ std::unique_ptr<Processes> connect(const Bootstrap& bootstrap, double timeout_us
   net::Address at{one_host ? "127.0.0.1" : all[0].host, 0};
   net::Socket listener;
   std::string why = "cannot listen: see its own message";
-  if (bootstrap.rank == 0) try {
+  if (bootstrap.rank == 0) {
+    try {
       listener = net::listen_on(at);
       own.port = net::port_of(listener);
       net::random_bytes(token_bytes).copy(own.token, token_bytes);
-    } catch (const net::NetError& error) {  // the others wait in the second all-gather
+    } catch (const std::exception& error) {  // the others wait in the second all-gather
       own.port = 0;
       why = error.what();
     }
+  }
   all = gather(bootstrap, own);
   if (all[0].port == 0) throw Error(fmt::format("rank 0 {}", why), 0);
   at.port = all[0].port;

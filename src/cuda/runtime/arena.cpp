@@ -159,8 +159,9 @@ std::string CudaArena::describe(const Stall& stall) const {
     }
     const Calls& calls = *calls_[index];
     const Backlog& backlog = calls.queue.backlog();
-    if (backlog.empty()) continue;  // a graph of the user replays the call
-    const auto& recent = calls.recent[backlog.ended() % calls_in_flight];
+    const std::size_t ended = backlog.ended();
+    if (ended == backlog.added()) continue;  // a graph of the user replays the call
+    const auto& recent = calls.recent[ended % calls_in_flight];
     if (const std::string at = recent->describe(stall.counter); !at.empty())
       return fmt::format("waited for {}: saw {}, wanted {}", at, stall.seen, stall.wanted);
   }

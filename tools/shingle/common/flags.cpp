@@ -400,7 +400,7 @@ std::filesystem::path regular_file(std::string_view flag, const std::string& pat
   if (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error)) return {};
   if (access(folder.empty() ? "." : folder.c_str(), W_OK) != 0)
     throw InvalidArgument(fmt::format("{}: {} cannot be written to", flag, folder.string()));
-  return std::filesystem::weakly_canonical(std::filesystem::absolute(path));
+  return std::filesystem::weakly_canonical(std::filesystem::absolute(path), error);
 }
 
 }  // namespace
