@@ -73,11 +73,14 @@ std::vector<Choice> choices(const Problem& problem, const Machine& machine, cons
 Result<Tuned> tune(const Problem& problem, const Machine& machine, Mechanism mechanism,
                    const TuneOptions& options) {
   int tried = 0;
+  std::int64_t events = 0;
   std::map<std::string, double> known;  // simulated times by params
   const auto time = [&](const Plan& plan) {
     const auto [at, fresh] = known.try_emplace(describe(plan.params), 0);
     if (fresh) {
-      at->second = simulate(plan, machine, options.simulate).makespan_us;
+      const Simulated simulated = simulate(plan, machine, options.simulate);
+      at->second = simulated.makespan_us;
+      events += simulated.events;
       ++tried;
       if (options.tried) options.tried(plan, at->second);
     }
@@ -105,6 +108,7 @@ Result<Tuned> tune(const Problem& problem, const Machine& machine, Mechanism mec
       const std::vector<Choice> now = choices(problem, machine, at, asked);
       if (i >= now.size()) break;
       for (const Params& params : now[i].values) {
+        if (events >= options.most_events) break;
         Result<Plan> plan = planned(params);
         if (!plan) continue;
         const double us = time(*plan);

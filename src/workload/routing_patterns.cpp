@@ -252,9 +252,10 @@ Routing routing_from_json(std::string_view text, int experts, ExpertSplit split)
     for (std::size_t row = 0; row < rows.size(); ++row) {
       if (!rows[row].is_number_unsigned() ||
           rows[row].get<std::uint64_t>() >= static_cast<std::uint64_t>(destinations))
-        throw InvalidArgument(fmt::format("dest[{}][{}] = {} is not {} in [0, {}]", source, row,
+        throw InvalidArgument(fmt::format("dest[{}][{}] = {} is not {} in [0, {}]{}", source, row,
                                           show(rows[row]), experts > 0 ? "an expert" : "a rank",
-                                          destinations - 1));
+                                          destinations - 1,
+                                          experts > 0 ? "" : fmt::format(": dest is of {} ranks", world)));
       dest[source].push_back(rows[row].get<std::int32_t>());
     }
   }

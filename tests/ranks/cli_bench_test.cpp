@@ -112,6 +112,7 @@ TEST_F(CliBench, GoesOnAfterAShapeThatFails) {
 }
 
 TEST_F(CliBench, RefusesBadUsage) {
+  expect_refused("bench --suite nowhere.json --wings 2", "unknown flag --wings");
   expect_refused("bench", "--op");
   expect_refused("bench --suite --op gemm", "no shape is left");
   expect_refused("bench --suite --m 8", "--m");

@@ -52,6 +52,14 @@ TEST(Tune, LeavesWhatIsFixed) {
   EXPECT_EQ(std::get<ChunkedParams>(params_of(tuned.plan)).chunks, 3);
 }
 
+TEST(Tune, EndsWhenItsSimulationsHadEnoughEvents) {
+  const Tuned all = tune(problem(), h200(), Mechanism::chunked).value();
+  const Tuned first = tune(problem(), h200(), Mechanism::chunked, {.most_events = 1}).value();
+  EXPECT_EQ(first.tried, 1);
+  EXPECT_GT(all.tried, 1);
+  EXPECT_LE(all.us, first.us);
+}
+
 /// Found from messages, whose workers the products lack, although engines want other slices as well.
 TEST(Tune, EnginesTakeARingsSlicesWhereRanksReachEachOther) {
   for (const bool reach : {true, false}) {

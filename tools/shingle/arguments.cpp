@@ -74,8 +74,8 @@ std::string usage_of_required(const CLI::App& app) {
   return {};
 }
 
-/// First unknown flag among the arguments that a command with a positional file leaves over, such as --wings
-/// of "--wings 2". Empty if there is none.
+/// First unknown flag among the arguments that a command leaves over, such as --wings of "--wings 2". Empty
+/// if there is none.
 std::string unknown_flag(const CLI::App& app) {
   for (const CLI::App* command : app.get_subcommands())
     for (const std::string& word : command->remaining())
@@ -99,12 +99,13 @@ std::optional<int> parse(CLI::App& app, int argc, const char* const* argv, const
   } catch (const CLI::RequiredError& error) {
     const std::string usage = usage_of_required(app);
     throw refused(usage.empty() ? error.what() : usage);
-  } catch (const CLI::ExcludesError& error) {
-    // CLI11 takes a misspelt flag's value for the file, which then excludes other options. The flag is the
-    // error.
-    const std::string unknown = unknown_flag(app);
-    throw refused(unknown.empty() ? error.what() : fmt::format("unknown flag {}", unknown));
   } catch (const CLI::ParseError& error) {
+    // CLI11 takes a misspelt flag's value for the file, which then excludes other options, or lists what is
+    // left over. The flag is the error.
+    const auto code = static_cast<CLI::ExitCodes>(error.get_exit_code());
+    const bool left_over = code == CLI::ExitCodes::ExcludesError || code == CLI::ExitCodes::ExtrasError;
+    if (const std::string unknown = left_over ? unknown_flag(app) : ""; !unknown.empty())
+      throw refused(fmt::format("unknown flag {}", unknown));
     if (error.get_exit_code() != 0) throw refused(error.what());
     return launch.speaks() ? app.exit(error) : 0;
   }
