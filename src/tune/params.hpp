@@ -17,8 +17,8 @@ struct TuneOptions {
   /// Reason the backend rejects a plan, or empty; null if it accepts every plan
   std::function<std::string(const Plan&)> refuses{};
   int passes = 2;  ///< max. passes over all params; each pass varies one param at a time
-  /// Events of all simulations, after which no further params are tried. Products of very many tiles would
-  /// take minutes; this is about 20 s.
+  /// Events of all simulations, after which no further params are tried: those of products of very many tiles
+  /// would take minutes.
   std::int64_t most_events = 40'000'000;
   std::function<void(const Plan&, double)> tried{};  ///< receives each plan and its predicted time in µs
 };

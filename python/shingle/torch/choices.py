@@ -8,7 +8,6 @@ import dataclasses
 import functools
 import json
 import math
-import os
 from typing import NamedTuple
 
 from .. import _files

@@ -7,7 +7,14 @@ from ..errors import InvalidArgument
 from . import native
 
 
-def from_environment(name, default, least=0):
+NUMBERS = {  # types and least values
+    "max_m": (int, 1), "min_m": (int, 0), "min_bucket_bytes": (int, 0), "workers": (int, 0),
+    "timeout_us": ((int, float), 0),
+}  # fmt: skip
+
+
+def from_environment(field, default):
+    name, least = f"SHINGLE_{field.upper()}", NUMBERS[field][1]
     text = os.environ.get(name, str(default))
     if not text.isdecimal() or int(text) < least:
         raise InvalidArgument(f"{name} = {text!r} is no whole number from {least} on")
@@ -27,9 +34,9 @@ class Settings:
     mixture-of-experts layers, which takes memory for max_m rows of each expert.
     """
 
-    max_m: int = from_environment("SHINGLE_MAX_M", 8192, least=1)
-    min_m: int = from_environment("SHINGLE_MIN_M", 512)
-    min_bucket_bytes: int = from_environment("SHINGLE_MIN_BUCKET_BYTES", 4 << 20)
+    max_m: int = from_environment("max_m", 8192)
+    min_m: int = from_environment("min_m", 512)
+    min_bucket_bytes: int = from_environment("min_bucket_bytes", 4 << 20)
     mechanism: str | None = None
     workers: int = 0
     timeout_us: float = 0
@@ -39,10 +46,6 @@ class Settings:
 
 
 settings = Settings()
-NUMBERS = {  # types and least values
-    "max_m": (int, 1), "min_m": (int, 0), "min_bucket_bytes": (int, 0), "workers": (int, 0),
-    "timeout_us": ((int, float), 0),
-}  # fmt: skip
 
 
 def configure(**changes):
