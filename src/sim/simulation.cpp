@@ -323,7 +323,7 @@ bool Simulation::await(LaneState& lane, const Await& step) {
   Count& awaited = count(step.counter);
   const std::int64_t target = absolute(step.counter, step.target, lane.epoch);
   if (awaited.value < target) {
-    awaited.waiters.push_back({target, lane_index(lane.rank, lane.lane)});
+    awaited.await({target, lane_index(lane.rank, lane.lane)});
     lane.waiting = true;
     return false;
   }

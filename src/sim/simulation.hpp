@@ -43,11 +43,18 @@ struct LaneState {
 struct Waiter {
   std::int64_t target = 0;
   Index lane = none;
+
+  bool operator==(const Waiter&) const = default;
 };
 struct Count {
   std::int64_t value = 0;
   Cause cause = none;  ///< span of its last add
   std::vector<Waiter> waiters;
+
+  /// Wakes a lane once the count reaches its target, also if it asks several times.
+  void await(Waiter waiter) {
+    if (std::ranges::find(waiters, waiter) == waiters.end()) waiters.push_back(waiter);
+  }
 };
 
 /// The items of a tiled step, or of a work queue that several lanes share.

@@ -166,7 +166,7 @@ bool Simulation::gates_open(Index index, std::int64_t item, bool of_parts) {
       if (job.was_gated) job.cause = awaited.cause;
       continue;
     }
-    awaited.waiters.push_back({target, job.lane});
+    awaited.await({target, job.lane});
     if (!of_parts) job.gated = job.was_gated = true;
     return false;
   }

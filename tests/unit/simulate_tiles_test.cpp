@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "shingle/machine/profile.hpp"
 #include "shingle/planner/planner.hpp"
 #include "shingle/sim/simulate.hpp"
 #include "support/plain_machine.hpp"
@@ -197,6 +198,19 @@ TEST(Simulate, PartsOfAnEpiloguesSumsLandOneAfterAnother) {
   };
   EXPECT_EQ(slower_us(2), 0) << "the only part lands while the tile is multiplied";
   EXPECT_NEAR(slower_us(3), 4 * 1, 0.5) << "in each of four waves of own tiles, 400 bytes at 400 an us";
+}
+
+/// A wake of a kernel tries all its tiles again that wait for parts. If each of them asked for one more wake,
+/// events would multiply without end.
+TEST(Simulate, TilesThatAwaitPartsAskForOneWake) {
+  const Machine h200 = machine_from_spec("h200x8");
+  const Problem many{
+      .op = Op::gemm_allreduce, .world = 4, .m = 4608, .n = 8192, .k = 3584, .dtype = DType::bf16};
+  const FusedParams params{
+      .tile = {128, 128}, .sums = SumsIn::epilogue, .comm_order = CommOrder::interleaved};
+  const Plan plan = plan_fused(many, h200, params).value();
+  constexpr int tiles = 4 * 36 * 64;
+  EXPECT_LT(simulate(plan, h200).events, 30 * tiles);
 }
 
 /// Half of ten waves of ten tiles leave, 4000 bytes each, before the other half is computed.
