@@ -1,6 +1,7 @@
 #include "workspace.hpp"
 
 #include "base/parallel.hpp"
+#include "check/judge.hpp"
 
 namespace shingle {
 
@@ -65,10 +66,16 @@ Check Workspace::check(const RowSample& sample) {
   for (const auto& [key, buffer] : buffers_) {
     const auto [rank, role] = key;
     if (!is_output(role)) continue;
+    auto& copy = copies_[key];
+    if (is_number(role)) {
+      copy.resize(buffer.bytes());
+      world_.download(rank, copy.data(), buffer.data(), copy.size());
+      found.push_back({rank, role, copy.data()});
+      continue;
+    }
     const auto rows = sample.rows(rank);
     const std::size_t row_bytes =
         static_cast<std::size_t>(shape_of(work_, role, rank).cols) * size_bytes(dtype_of(work_, role));
-    auto& copy = copies_[key];
     copy.resize(rows.size() * row_bytes);
     for (std::size_t i = 0; i < rows.size(); ++i)
       world_.download(

@@ -7,6 +7,31 @@
 #include "shingle/base/error.hpp"
 
 namespace shingle {
+namespace {
+
+// Not the public functions: in position-independent code these are calls, and no loop of calls is vectorised.
+
+std::uint16_t bf16_bits(float value) {
+  std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t quiet = (bits >> 16) | 0x40;
+  const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
+  bits += 0x7fffu + ((bits >> 16) & 1u);
+  return static_cast<std::uint16_t>(nan ? quiet : bits >> 16);
+}
+
+float bf16_value(std::uint16_t bits) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+}
+
+std::uint16_t f16_bits(float value) {
+  return std::bit_cast<std::uint16_t>(static_cast<_Float16>(value));
+}
+
+float f16_value(std::uint16_t bits) {
+  return static_cast<float>(std::bit_cast<_Float16>(bits));
+}
+
+}  // namespace
 
 std::string_view name(DType type) {
   switch (type) {
@@ -44,23 +69,19 @@ double epsilon(DType type) {
 }
 
 std::uint16_t to_bf16(float value) {
-  std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<std::uint16_t>((bits >> 16) | 0x40);
-  bits += 0x7fffu + ((bits >> 16) & 1u);
-  return static_cast<std::uint16_t>(bits >> 16);
+  return bf16_bits(value);
 }
 
 float from_bf16(std::uint16_t bits) {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+  return bf16_value(bits);
 }
 
 std::uint16_t to_f16(float value) {
-  const _Float16 half = static_cast<_Float16>(value);
-  return std::bit_cast<std::uint16_t>(half);
+  return f16_bits(value);
 }
 
 float from_f16(std::uint16_t bits) {
-  return static_cast<float>(std::bit_cast<_Float16>(bits));
+  return f16_value(bits);
 }
 
 void widen(DType type, const void* source, float* target, std::size_t count) {
@@ -75,9 +96,9 @@ void widen(DType type, const void* source, float* target, std::size_t count) {
   }
   const auto* half = static_cast<const std::uint16_t*>(source);
   if (type == DType::bf16) {
-    for (std::size_t i = 0; i < count; ++i) target[i] = from_bf16(half[i]);
+    for (std::size_t i = 0; i < count; ++i) target[i] = bf16_value(half[i]);
   } else {
-    for (std::size_t i = 0; i < count; ++i) target[i] = from_f16(half[i]);
+    for (std::size_t i = 0; i < count; ++i) target[i] = f16_value(half[i]);
   }
 }
 
@@ -93,9 +114,9 @@ void narrow(DType type, const float* source, void* target, std::size_t count) {
   }
   auto* half = static_cast<std::uint16_t*>(target);
   if (type == DType::bf16) {
-    for (std::size_t i = 0; i < count; ++i) half[i] = to_bf16(source[i]);
+    for (std::size_t i = 0; i < count; ++i) half[i] = bf16_bits(source[i]);
   } else {
-    for (std::size_t i = 0; i < count; ++i) half[i] = to_f16(source[i]);
+    for (std::size_t i = 0; i < count; ++i) half[i] = f16_bits(source[i]);
   }
 }
 

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 
+#include "slots.hpp"
+
 namespace shingle {
 
 /// Sums of squares over one tile.
@@ -21,6 +23,23 @@ bool rounds(const Problem& problem, Role role) {
   return !halves || problem.traits().attends || problem.traits().combines() ||
          (activation != Activation::none && activation != Activation::relu) ||
          (role == Role::out && problem.norm.enabled);
+}
+
+bool is_number(Role role) {
+  return role == Role::dropped || role == Role::counts;
+}
+
+void compare_numbers(const Inputs& inputs, const Output& output, Check& check) {
+  const std::vector<std::int32_t> wanted = wanted_numbers(inputs, output.role, output.rank);
+  const auto* const got = static_cast<const std::int32_t*>(output.memory);
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    if (got[i] == wanted[i]) continue;
+    check.passed = false;
+    check.max_error = std::numeric_limits<double>::infinity();
+    check.worst = fmt::format("{} of rank {}, element {}: {} instead of {}", name(output.role), output.rank,
+                              i, got[i], wanted[i]);
+    return;
+  }
 }
 
 void Judge::compare(const GotRows& of, Finish& finish, const double* x, double scale) {

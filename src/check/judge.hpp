@@ -24,6 +24,11 @@ struct GotRows {
 /// result.
 bool rounds(const Problem& problem, Role role);
 
+/// True of counts, which are compared with their exact values.
+bool is_number(Role role);
+/// Compares counts of a rank, all of them.
+void compare_numbers(const Inputs& inputs, const Output& output, Check& check);
+
 /// Compares rows with the reference, and keeps the worst tile. Not thread-safe.
 class Judge {
  public:

@@ -1,11 +1,9 @@
 #include "oracle.hpp"
 
 #include <cblas.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <mutex>
 #include <thread>
 
@@ -13,7 +11,6 @@
 #include "backward_reference.hpp"
 #include "base/parallel.hpp"
 #include "judge.hpp"
-#include "slots.hpp"
 
 namespace shingle {
 namespace {
@@ -24,11 +21,16 @@ std::int64_t threads() {
   return larger(std::thread::hardware_concurrency(), 1);
 }
 
-/// Number of rows that keeps a panel within its memory and gives every thread a panel.
+/// Number of rows that keeps a panel within its memory and gives every thread a panel. A panel of tokens
+/// reads the weights of all experts, which takes as long as some 20 rows of each.
 std::int64_t panel_rows(const Problem& problem) {
+  constexpr std::int64_t worth_a_weight = 32;
   const std::int64_t widest = larger(problem.n, problem.b_cols());
   const std::int64_t fit = panel_bytes / (widest * static_cast<std::int64_t>(sizeof(double)));
-  return std::max<std::int64_t>(std::min(fit, ceil_div(problem.m, threads())), 16);
+  const std::int64_t least = problem.traits().combines()
+                                 ? ceil_div(worth_a_weight * problem.experts.count, problem.experts.topk)
+                                 : 16;
+  return std::max<std::int64_t>(std::min(fit, larger(ceil_div(problem.m, threads()), least)), 16);
 }
 
 /// Compares all rows of the panel that an output holds.
@@ -87,24 +89,6 @@ void check_gradients(const Inputs& inputs, std::span<const Output> outputs, Chec
   });
 }
 
-/// True of counts, which are compared with their exact values.
-bool is_numbers(const Output& output) {
-  return output.role == Role::dropped || output.role == Role::counts;
-}
-
-void check_numbers(const Inputs& inputs, const Output& output, Check& result) {
-  const std::vector<std::int32_t> wanted = wanted_numbers(inputs, output.role, output.rank);
-  const auto* const got = static_cast<const std::int32_t*>(output.memory);
-  for (std::size_t i = 0; i < wanted.size(); ++i) {
-    if (got[i] == wanted[i]) continue;
-    result.passed = false;
-    result.max_error = std::numeric_limits<double>::infinity();
-    result.worst = fmt::format("{} of rank {}, element {}: {} instead of {}", name(output.role), output.rank,
-                               i, got[i], wanted[i]);
-    return;
-  }
-}
-
 }  // namespace
 
 double tolerance(const Problem& problem) {
@@ -144,7 +128,7 @@ Check check(const Inputs& inputs, std::span<const Output> outputs) {
   bool any_rounds = false;
   for (const Output& output : outputs) {
     if (std::find(ranks.begin(), ranks.end(), output.rank) == ranks.end()) ranks.push_back(output.rank);
-    any_rounds = any_rounds || (!is_numbers(output) && rounds(problem, output.role));
+    any_rounds = any_rounds || (!is_number(output.role) && rounds(problem, output.role));
   }
   Check result;
   result.tolerance = inputs.exact() && !any_rounds ? 0 : tolerance(problem);
@@ -155,14 +139,15 @@ Check check(const Inputs& inputs, std::span<const Output> outputs) {
     return result;
   }
   for (const Output& output : outputs)
-    if (is_numbers(output)) check_numbers(inputs, output, result);
+    if (is_number(output.role)) compare_numbers(inputs, output, result);
   const std::vector<Panel> panels = make_panels(inputs, ranks, panel_rows(problem));
   std::mutex mutex;
   parallel_for(panels.size(), [&](std::size_t i) {
     Judge judge(inputs);
     const Product product = multiply(inputs, panels[i]);
     for (const Output& output : outputs)
-      if (!is_numbers(output) && std::ranges::find(panels[i].readers, output.rank) != panels[i].readers.end())
+      if (!is_number(output.role) &&
+          std::ranges::find(panels[i].readers, output.rank) != panels[i].readers.end())
         compare(inputs, panels[i], product, output, judge);
     const std::lock_guard lock(mutex);
     judge.merge_into(result);
@@ -179,7 +164,8 @@ std::int64_t check_bytes(const Problem& problem) {
   const std::int64_t block = smaller(512, problem.k);
   const std::int64_t product =
       static_cast<std::int64_t>(sizeof(double)) *
-      (rows * (problem.n + block + (problem.traits().chains() ? problem.b_cols() + problem.inner + 512 : 0)) +
+      (rows * (problem.n + block + (problem.traits().chains() ? problem.b_cols() + problem.inner + 512 : 0) +
+               (problem.traits().combines() ? problem.n : 0)) +
        block * 512 + 8 * larger(problem.n, problem.b_cols()));
   if (problem.traits().backward) return threads() * gradient_bytes(problem, rows);
   return threads() * (product + (problem.traits().attends ? attend_bytes(problem, rows) : 0));

@@ -1,36 +1,14 @@
 // The fp64 reference of an operator, one panel of rows at a time.
 #pragma once
 
-#include <span>
 #include <vector>
 
-#include "inputs.hpp"
+#include "panels.hpp"
 
 namespace shingle {
 
-/// Consecutive rows of one rank's op(A).
-struct ARows {
-  int owner = 0;
-  std::int64_t row = 0;
-  std::int64_t rows = 0;
-};
-
-/// Rows of the operator's global matrix with a common reference: the sum over `terms` of op(A) · op(B of the
-/// term). For an mlp, each term is a chain of two products. The A of a term is its own rows, or `gathered`
-/// from their owners.
-struct Panel {
-  std::int64_t row = 0;  ///< global
-  std::int64_t rows = 0;
-  std::vector<int> terms;
-  std::vector<ARows> gathered;
-  int weight = 0;            ///< which of the weights that B stacks
-  std::vector<int> readers;  ///< ranks with outputs that hold some of these rows
-};
-
-/// The panels, each of at most `most_rows` rows, that `ranks` need for their outputs.
-std::vector<Panel> make_panels(const Problem& problem, std::span<const int> ranks, std::int64_t most_rows);
-/// As above, without rows of slots that have no token: these hold nothing.
-std::vector<Panel> make_panels(const Inputs& inputs, std::span<const int> ranks, std::int64_t most_rows);
+/// The first of two products after bias and activation, rows × inner. `x`: the product, rows × b_cols().
+std::vector<double> activated(const Inputs& inputs, int rank, const std::vector<double>& x);
 
 /// Input of the epilogue.
 struct Product {

@@ -8,12 +8,14 @@
 #include <mutex>
 #include <optional>
 #include <random>
+#include <tuple>
 #include <vector>
 
 #include "attention_reference.hpp"
 #include "backward_reference.hpp"
 #include "base/parallel.hpp"
 #include "judge.hpp"
+#include "reference.hpp"
 #include "shingle/base/error.hpp"
 
 namespace shingle {
@@ -43,15 +45,26 @@ class RowIndex {
   std::map<std::int64_t, std::pair<int, GlobalRun>> runs_;  // by first global row
 };
 
-/// Sampled rows that are sums of the same products.
+/// A product of sampled rows with one weight, which is read once.
+struct Part {
+  /// The row of a group that a row of the product is added to, times a factor.
+  struct To {
+    std::size_t group = 0;
+    std::int64_t row = 0;
+    double factor = 1;
+  };
+  int rank = 0, weight = 0;           ///< B of the rank, and which of the weights that it stacks
+  std::vector<RowIndex::Place> of{};  ///< rows of op(A)
+  std::vector<To> to{};
+  std::vector<double> a{};  ///< the rows; attended, or after the first of two products
+};
+
+/// Sampled rows of a panel.
 struct Group {
-  std::vector<int> terms;                ///< the ranks with the B of each product
-  int reader = -1;                       ///< the only rank with this product; -1: any rank that holds the row
-  std::vector<std::int64_t> rows{};      ///< global, ascending
-  std::vector<std::vector<double>> a{};  ///< by term: rows × k, attended if the operator attends
-  std::vector<double> x{};               ///< the product, or what is attended, rows × n
-  std::vector<double> lse{};             ///< attention alone: rows × heads
-  double scale = 0;                      ///< size of the product with random signs
+  std::vector<std::int64_t> rows{};                 ///< global, ascending
+  std::vector<double> x{};                          ///< the product, or what is attended, rows × n
+  std::vector<double> lse{};                        ///< attention alone: rows × heads
+  double scale = 0;                                 ///< size of the product with random signs
   std::map<Role, std::vector<double>> gradients{};  ///< of a backward, by role: rows × its columns
 };
 
@@ -60,36 +73,34 @@ std::int64_t rows_apart(const Problem& problem) {
   return std::clamp<std::int64_t>(problem.m / sampled, 1, most);
 }
 
-/// Draws one of every `apart` rows in [first, end).
-std::vector<std::int64_t> draw(std::int64_t first, std::int64_t end, std::int64_t apart,
-                               std::mt19937_64& bits) {
+/// Draws one of every `apart` rows in [0, end).
+std::vector<std::int64_t> draw(std::int64_t end, std::int64_t apart, std::mt19937_64& bits) {
   std::vector<std::int64_t> rows;
-  for (; first < end; first += apart) {
+  for (std::int64_t first = 0; first < end; first += apart) {
     const std::int64_t stretch = smaller(apart, end - first);
     rows.push_back(first + static_cast<std::int64_t>(bits() % static_cast<std::uint64_t>(stretch)));
   }
   return rows;
 }
 
-std::vector<Group> draw_groups(const Problem& p, std::span<const int> ranks, std::uint64_t seed) {
-  std::mt19937_64 bits(seed);
-  const std::int64_t apart = rows_apart(p);
-  std::vector<Group> groups;
-  if (p.traits().reduces()) {
-    Group& all = groups.emplace_back();
-    for (int rank = 0; rank < p.world; ++rank) all.terms.push_back(rank);
-    all.rows = draw(0, p.m, apart, bits);
-  } else if (p.op == Op::gemm_alltoall) {
-    for (int source = 0; source < p.world; ++source)
-      groups.push_back(
-          {.terms = {source},
-           .rows = draw(p.routing->global_base(source), p.routing->global_base(source + 1), apart, bits)});
-  } else {
-    const std::vector<std::int64_t> rows = draw(0, p.global_rows(), apart, bits);
-    for (const int rank : ranks) groups.push_back({.terms = {rank}, .reader = rank, .rows = rows});
-  }
-  return groups;
+/// Adds what a term gives to rows of its panel, which ascend, to a part. They are the rows of a group.
+void add_rows(const Term& term, std::span<const std::int64_t> rows, std::size_t group, Part& part) {
+  std::size_t i = 0;
+  for (const ARows& source : term.sources)
+    for (std::int64_t row = source.row; row < source.row + source.rows; ++row, ++i) {
+      const Term::To to = term.to.empty() ? Term::To{static_cast<std::int64_t>(i)} : term.to[i];
+      const auto at = std::ranges::lower_bound(rows, to.row);
+      if (at == rows.end() || *at != to.row) continue;
+      part.of.push_back({source.owner, row});
+      part.to.push_back({group, at - rows.begin(), to.factor});
+    }
 }
+
+/// The matrix of a product's weights, and the size of one.
+struct Weight {
+  Role role;
+  std::int64_t k, n;
+};
 
 }  // namespace
 
@@ -105,61 +116,69 @@ struct RowSample::State {
   };
 
   const Inputs& inputs;
-  std::vector<Group> groups;
-  std::map<int, Compared> compared;  // by rank
+  std::vector<Group> groups{};
+  std::vector<Part> parts{};
+  std::map<int, Compared> compared{};  // by rank
 
   const Problem& problem() const { return inputs.problem(); }
 
-  /// Finds the groups' rows in the ranks' outputs, and drops rows that no rank holds.
-  void place(std::span<const int> ranks) {
+  /// Draws the rows that ranks hold, and finds them in their outputs.
+  void draw_rows(std::span<const int> ranks, std::uint64_t seed) {
+    const Problem& p = problem();
+    constexpr std::int64_t whole = std::int64_t{1} << 40;
+    std::mt19937_64 bits(seed);
     std::map<int, RowIndex> outputs;
-    for (const int rank : ranks) outputs[rank].add(rank, problem().out_runs(rank));
-    const auto holds = [&](int rank, const Group& group, std::int64_t row) {
-      const bool reads = group.reader < 0 || group.reader == rank;
-      return reads ? outputs[rank].find(row) : std::nullopt;
-    };
-    for (Group& group : groups)
-      std::erase_if(group.rows, [&](std::int64_t row) {
-        return std::ranges::none_of(ranks, [&](int rank) { return holds(rank, group, row).has_value(); });
-      });
-    for (const int rank : ranks) {
-      std::map<std::int64_t, At> found;
-      for (std::size_t g = 0; g < groups.size(); ++g)
-        for (std::size_t i = 0; i < groups[g].rows.size(); ++i)
-          if (const auto place = holds(rank, groups[g], groups[g].rows[i])) found[place->row] = {g, i};
-      for (const auto& [row, at] : found) {
+    for (const int rank : ranks) outputs[rank].add(rank, p.out_runs(rank));
+    std::map<int, std::map<std::int64_t, At>> found;
+    std::map<std::tuple<int, int, std::size_t>, Part> by_weight;
+    for (const Panel& panel : make_panels(inputs, ranks, whole)) {
+      Group group;
+      std::vector<std::int64_t> held;  // rows of the panel
+      for (const std::int64_t row : draw(panel.rows, rows_apart(p), bits)) {
+        bool holds = false;
+        for (const int rank : panel.readers)
+          if (const auto place = outputs[rank].find(panel.row + row)) {
+            found[rank][place->row] = {groups.size(), held.size()};
+            holds = true;
+          }
+        if (!holds) continue;
+        held.push_back(row);
+        group.rows.push_back(panel.row + row);
+      }
+      if (held.empty()) continue;
+      for (const Term& term : p.traits().backward ? std::vector<Term>{} : terms_of(inputs, panel)) {
+        const std::size_t attended = p.traits().attends ? groups.size() : 0;  // each group by itself
+        Part& part =
+            by_weight.try_emplace({term.rank, term.weight, attended}, term.rank, term.weight).first->second;
+        add_rows(term, held, groups.size(), part);
+      }
+      groups.push_back(std::move(group));
+    }
+    for (auto& [weight, part] : by_weight)
+      if (!part.of.empty()) parts.push_back(std::move(part));
+    for (const auto& [rank, rows] : found)
+      for (const auto& [row, at] : rows) {
         compared[rank].rows.push_back(row);
         compared[rank].at.push_back(at);
       }
-    }
   }
 
-  /// Reads op(A) for all groups and terms.
   void read_a() {
     const Problem& p = problem();
-    RowIndex owners;
-    if (p.traits().gathers() || p.op == Op::gemm_alltoall)
-      for (int rank = 0; rank < p.world; ++rank) owners.add(rank, p.a_runs(rank));
-    std::vector<std::pair<Group*, std::size_t>> parts;
-    for (Group& group : groups) {
-      group.a.resize(group.terms.size());
-      for (std::size_t t = 0; t < group.terms.size(); ++t) parts.emplace_back(&group, t);
-    }
-    parallel_for(parts.size(), [&](std::size_t part) {
-      const auto& [group, t] = parts[part];
-      std::vector<double>& a = group->a[t];
+    parallel_for(parts.size(), [&](std::size_t i) {
+      Part& part = parts[i];
       if (p.traits().attends) {
-        Attended attended = attend(inputs, group->terms[t], group->rows);
-        a = std::move(attended.out);
-        if (p.traits().shards_tokens()) group->lse = std::move(attended.lse);
+        Group& group = groups[part.to.front().group];
+        Attended attended = attend(inputs, part.rank, group.rows);
+        part.a = std::move(attended.out);
+        if (p.traits().shards_tokens()) group.lse = std::move(attended.lse);
         return;
       }
-      a.resize(group->rows.size() * static_cast<std::size_t>(p.k));
-      double* row = a.data();
-      for (const std::int64_t global : group->rows) {
-        const RowIndex::Place at = owners.find(global).value_or(RowIndex::Place{group->terms[t], global});
-        inputs.read(at.rank, Role::a, p.transpose_a ? Area{0, p.k, at.row, 1} : Area{at.row, 1, 0, p.k}, row);
-        row += p.k;
+      part.a.resize(part.of.size() * static_cast<std::size_t>(p.k));
+      double* to = part.a.data();
+      for (const auto& [rank, row] : part.of) {
+        inputs.read(rank, Role::a, p.transpose_a ? Area{0, p.k, row, 1} : Area{row, 1, 0, p.k}, to);
+        to += p.k;
       }
     });
   }
@@ -180,78 +199,113 @@ struct RowSample::State {
 
   /// Attention without a product: x is what is attended.
   void take_attended() {
-    for (Group& group : groups) {
-      group.x = std::move(group.a.front());
-      const auto count = static_cast<int>(group.x.size());
-      if (count > 0) group.scale = std::sqrt(cblas_ddot(count, group.x.data(), 1, group.x.data(), 1) / count);
+    for (Part& part : parts) {
+      Group& group = groups[part.to.front().group];
+      group.x = std::move(part.a);
+      group.scale = std::sqrt(mean_square(group.x));
     }
   }
 
-  /// Computes x of all groups, by blocks of columns, and its scale.
+  /// Computes x of all groups, and its scale.
   void multiply() {
+    constexpr std::int64_t columns = 64;
+    const Problem& p = problem();
+    if (p.traits().chains()) multiply_first();
+    const Weight weight = p.traits().chains() ? Weight{Role::down, p.inner, p.n} : Weight{Role::b, p.k, p.n};
+    std::vector<double> a_squares(parts.size());
+    parallel_for(parts.size(), [&](std::size_t i) { a_squares[i] = mean_square(parts[i].a); });
+    for (Group& group : groups) group.x.resize(group.rows.size() * static_cast<std::size_t>(p.n));
+    std::mutex mutex;
+    // Several parts may add to a row, so a block of columns has all of them.
+    parallel_for(static_cast<std::size_t>(ceil_div(p.n, columns)), [&](std::size_t block) {
+      const std::int64_t col = static_cast<std::int64_t>(block) * columns, cols = smaller(columns, p.n - col);
+      std::vector<double> squares(groups.size()), products;
+      for (std::size_t i = 0; i < parts.size(); ++i) {
+        const Part& part = parts[i];
+        products.assign(part.of.size() * static_cast<std::size_t>(cols), 0);
+        const double b_square =
+            multiply_columns(part, weight, col, cols, products.data(), cols) / static_cast<double>(p.n);
+        const double* from = products.data();
+        for (const auto& [to, row, factor] : part.to) {
+          Group& group = groups[to];
+          cblas_daxpy(static_cast<int>(cols), factor, from, 1, group.x.data() + row * p.n + col, 1);
+          squares[to] += a_squares[i] * b_square * factor * factor / static_cast<double>(group.rows.size());
+          from += cols;
+        }
+      }
+      const std::lock_guard lock(mutex);
+      for (std::size_t group = 0; group < groups.size(); ++group) groups[group].scale += squares[group];
+    });
+    for (Group& group : groups)
+      group.scale = std::sqrt(group.scale) * std::abs(static_cast<double>(p.epilogue.scale));
+  }
+
+ private:
+  static double mean_square(const std::vector<double>& values) {
+    const auto count = static_cast<int>(values.size());
+    return cblas_ddot(count, values.data(), 1, values.data(), 1) / count;
+  }
+
+  /// Replaces the rows of all parts with their first product, activated.
+  void multiply_first() {
     constexpr std::int64_t columns = 256;
     const Problem& p = problem();
-    const auto blocks = static_cast<std::size_t>(ceil_div(p.n, columns));
-    std::mutex mutex;
-    for (Group& group : groups) group.x.resize(group.rows.size() * static_cast<std::size_t>(p.n));
-    parallel_for(groups.size() * blocks, [&](std::size_t part) {
-      Group& group = groups[part / blocks];
-      const std::int64_t col = static_cast<std::int64_t>(part % blocks) * columns;
-      const double square = add_columns(group, col, smaller(columns, p.n - col));
-      const std::lock_guard lock(mutex);
-      group.scale += square;
+    const Weight weight{Role::b, p.k, p.b_cols()};
+    const auto blocks = static_cast<std::size_t>(ceil_div(weight.n, columns));
+    std::vector<std::vector<double>> x(parts.size());
+    for (std::size_t i = 0; i < parts.size(); ++i)
+      x[i].resize(parts[i].of.size() * static_cast<std::size_t>(weight.n));
+    parallel_for(parts.size() * blocks, [&](std::size_t at) {
+      const std::int64_t col = static_cast<std::int64_t>(at % blocks) * columns;
+      multiply_columns(parts[at / blocks], weight, col, smaller(columns, weight.n - col),
+                       x[at / blocks].data() + col, weight.n);
     });
-    for (Group& group : groups) group.scale = std::sqrt(group.scale);
+    parallel_for(parts.size(), [&](std::size_t i) { parts[i].a = activated(inputs, parts[i].rank, x[i]); });
   }
 
-  /// Computes some columns of the product. Returns their part of its mean square with random signs.
-  double add_columns(Group& group, std::int64_t col, std::int64_t cols) const {
+  /// Adds some columns of a part's product to `x`, whose rows lie `stride` apart. Returns the sum of squares
+  /// of the weight's elements.
+  double multiply_columns(const Part& part, const Weight& weight, std::int64_t col, std::int64_t cols,
+                          double* x, std::int64_t stride) const {
     constexpr std::int64_t block = 512;
-    const Problem& p = problem();
-    if (group.rows.empty()) return 0;
+    const bool turned = problem().transpose_b;
     std::vector<double> b;
-    double mean_square = 0;
-    for (std::size_t t = 0; t < group.terms.size(); ++t) {
-      double squares = 0;
-      for (std::int64_t k = 0; k < p.k; k += block) {
-        const std::int64_t ks = smaller(block, p.k - k);
-        b.resize(static_cast<std::size_t>(ks * cols));
-        inputs.read(group.terms[t], Role::b, p.transpose_b ? Area{col, cols, k, ks} : Area{k, ks, col, cols},
-                    b.data());
-        const auto count = static_cast<int>(b.size());
-        squares += cblas_ddot(count, b.data(), 1, b.data(), 1);
-        cblas_dgemm(CblasRowMajor, CblasNoTrans, p.transpose_b ? CblasTrans : CblasNoTrans,
-                    static_cast<int>(group.rows.size()), static_cast<int>(cols), static_cast<int>(ks), 1.0,
-                    group.a[t].data() + k, static_cast<int>(p.k), b.data(),
-                    static_cast<int>(p.transpose_b ? ks : cols), 1.0, group.x.data() + col,
-                    static_cast<int>(p.n));
-      }
-      const std::vector<double>& a = group.a[t];
-      const double a_square =
-          cblas_ddot(static_cast<int>(a.size()), a.data(), 1, a.data(), 1) / static_cast<double>(a.size());
-      mean_square += a_square * squares / static_cast<double>(p.n);
+    double squares = 0;
+    for (std::int64_t k = 0; k < weight.k; k += block) {
+      const std::int64_t ks = smaller(block, weight.k - k);
+      b.resize(static_cast<std::size_t>(ks * cols));
+      inputs.read(part.rank, weight.role,
+                  turned ? Area{part.weight * weight.n + col, cols, k, ks}
+                         : Area{part.weight * weight.k + k, ks, col, cols},
+                  b.data());
+      const auto count = static_cast<int>(b.size());
+      squares += cblas_ddot(count, b.data(), 1, b.data(), 1);
+      cblas_dgemm(CblasRowMajor, CblasNoTrans, turned ? CblasTrans : CblasNoTrans,
+                  static_cast<int>(part.of.size()), static_cast<int>(cols), static_cast<int>(ks), 1.0,
+                  part.a.data() + k, static_cast<int>(weight.k), b.data(),
+                  static_cast<int>(turned ? ks : cols), 1.0, x, static_cast<int>(stride));
     }
-    return mean_square;
+    return squares;
   }
 };
 
 bool RowSample::serves(const Problem& problem) {
-  return (problem.traits().products == 1 && !problem.traits().grouped) || problem.traits().attends;
+  return problem.traits().products > 0 || problem.traits().attends;
 }
 
 RowSample::RowSample(const Inputs& inputs, std::span<const int> ranks, std::uint64_t seed)
-    : state_(new State{inputs, draw_groups(inputs.problem(), ranks, seed), {}}) {
+    : state_(new State{inputs}) {
   if (!serves(inputs.problem()))
     throw Unsupported(describe(inputs.problem()) + " has no rows that can be computed one by one");
   openblas_set_num_threads(1);  // each thread here calls OpenBLAS itself
-  state_->place(ranks);
+  state_->draw_rows(ranks, seed);
   if (inputs.problem().traits().backward) {
     state_->take_gradients();
     return;
   }
   state_->read_a();
   inputs.problem().traits().multiplies() ? state_->multiply() : state_->take_attended();
-  for (Group& group : state_->groups) group.a.clear();
+  state_->parts.clear();
 }
 
 RowSample::RowSample(RowSample&&) noexcept = default;
@@ -271,12 +325,16 @@ Check RowSample::check(std::span<const Output> outputs) const {
   const Problem& p = state_->problem();
   Check result;
   const bool exact = state_->inputs.exact() && std::ranges::none_of(outputs, [&](const Output& output) {
-                       return rounds(p, output.role);
+                       return !is_number(output.role) && rounds(p, output.role);
                      });
   result.tolerance = exact ? 0 : tolerance(p);
   std::mutex mutex;
   parallel_for(outputs.size(), [&](std::size_t i) {
     const Output& output = outputs[i];
+    if (is_number(output.role)) {
+      const std::lock_guard lock(mutex);
+      return compare_numbers(state_->inputs, output, result);
+    }
     const std::span<const std::int64_t> rows = this->rows(output.rank);
     const std::int64_t cols = shape_of(p, output.role, output.rank).cols;
     const auto row_bytes = static_cast<std::size_t>(cols) * size_bytes(dtype_of(p, output.role));

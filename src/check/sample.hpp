@@ -1,12 +1,13 @@
 // The oracle on a sample of rows. Its cost does not grow with the matrix, and its reference is computed once
 // for any number of results.
 //
-// Of every `apart` consecutive rows of the operator's global matrix one is drawn at random. All of its
-// columns are compared, with the bounds of check/oracle.hpp in pieces of 64 elements.
+// Of every `apart` consecutive rows of the operator's global matrix one is drawn at random; of rows by
+// expert, from each expert's rows. All of its columns are compared, with the bounds of check/oracle.hpp in
+// pieces of 64 elements.
 //
-// If there are fewer than 256 rows, all are compared; otherwise at least one of every 128. So every tile of
-// 128 rows or more, every chunk and every group is sampled in every column. An error in part of a tile's rows
-// is found with a probability equal to that part.
+// If there are fewer than 256 rows, or tokens of a rank, all are compared; otherwise at least one of every
+// 128. So every tile of 128 rows or more, every chunk and every group is sampled in every column. An error in
+// part of a tile's rows is found with a probability equal to that part.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +20,7 @@ namespace shingle {
 
 class RowSample {
  public:
-  /// True if there is one product, attention, or both: their rows can be computed one by one. Other operators
-  /// only have check().
+  /// False for collectives, which compute no rows.
   static bool serves(const Problem& problem);
 
   /// Computes the reference of the sampled rows that `ranks` hold, on all cores that this process may use.
@@ -35,7 +35,8 @@ class RowSample {
   /// The compared rows of a rank's outputs, ascending.
   std::span<const std::int64_t> rows(int rank) const;
 
-  /// Compares outputs of these ranks. Each `memory` holds only the rows of rows(rank), stacked.
+  /// Compares outputs of these ranks. Each `memory` holds only the rows of rows(rank), stacked; of counts,
+  /// all.
   Check check(std::span<const Output> outputs) const;
 
  private:

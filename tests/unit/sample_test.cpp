@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cctype>
 #include <limits>
 #include <numeric>
 
@@ -20,6 +22,7 @@ Problem problem_of(Op op, std::int64_t m, std::int64_t n = 37, std::int64_t k = 
   Problem p{.op = op, .world = 3, .m = m, .n = n, .k = k};
   if (p.traits().routes())
     p.routing = std::make_shared<Routing>(make_routing(RoutingPattern::random, 3, {m, 0, m - 3}, 5));
+  if (p.traits().chains()) p.inner = 12;
   if (p.traits().attends) {
     p.attention = {.heads = 12, .kv_heads = 6, .head_dim = 4, .causal = true, .lengths = {m - 77, 77}};
     p.k = p.traits().shards_tokens() ? 48 : 16;
@@ -32,6 +35,12 @@ std::vector<int> ranks_of(const Problem& p) {
   std::vector<int> ranks(static_cast<std::size_t>(p.world));
   std::iota(ranks.begin(), ranks.end(), 0);
   return ranks;
+}
+
+std::string test_name(Op op) {
+  std::string text(name(op));
+  std::ranges::replace_if(text, [](unsigned char c) { return !std::isalnum(c); }, '_');
+  return text;
 }
 
 /// What the sample says of results computed by definition.
@@ -61,7 +70,7 @@ TEST_P(SampleOf, AgreesWithLoops) {
       for (const std::int64_t m : {7, 300}) {
         Problem p = problem_of(GetParam(), m, 38);
         p.dtype = dtype;
-        p.transpose_a = variant == 1 && !p.traits().gathers();
+        p.transpose_a = variant == 1 && !p.traits().gathers() && !p.traits().chains();
         p.transpose_b = variant >= 2;
         if (variant == 3) p.epilogue = {true, Activation::swiglu};
         p.norm.enabled = p.norm.residual = variant == 4;
@@ -102,12 +111,9 @@ TEST_P(SampleOf, FindsWhatIsNotFinite) {
 
 INSTANTIATE_TEST_SUITE_P(Ops, SampleOf,
                          testing::Values(Op::gemm, Op::gemm_allreduce, Op::gemm_reducescatter,
-                                         Op::allgather_gemm, Op::gemm_alltoall),
-                         [](const auto& parameter) {
-                           std::string text(name(parameter.param));
-                           std::replace(text.begin(), text.end(), '+', '_');
-                           return text;
-                         });
+                                         Op::allgather_gemm, Op::gemm_alltoall, Op::mlp,
+                                         Op::gemm_allgather_gemm),
+                         [](const auto& parameter) { return test_name(parameter.param); });
 
 TEST(RowSample, HasOneOfSoManyRowsInEachStretch) {
   const Problem p = problem_of(Op::gemm_allreduce, 1000, 8, 8);
@@ -147,9 +153,83 @@ TEST(RowSample, ReadsWhatAWorkspaceHolds) {
   }
 }
 
-TEST(RowSample, IsOfProductsWithRowsOfTheirOwn) {
-  Problem p = problem_of(Op::mlp, 30);
-  p.inner = 12;
+/// Experts with known rows, and with slots whose tokens the device knows.
+class SampledExperts : public testing::TestWithParam<std::tuple<Op, bool>> {
+ protected:
+  static Problem problem() {
+    const auto [op, slots] = GetParam();
+    Problem p{
+        .op = op, .world = 2, .n = 48, .k = 24, .dtype = DType::bf16, .experts = {4, 2, slots ? 200 : 0}};
+    p.epilogue.activation = p.traits().takes_tokens() ? Activation::swiglu : Activation::none;
+    if (p.traits().chains()) p.inner = 40;
+    if (slots) return with_m(p, 300);
+    p.m = 300;
+    const std::vector<std::int64_t> tokens(static_cast<std::size_t>(p.sources()), p.m);
+    p.routing = std::make_shared<const Routing>(make_topk_routing(RoutingPattern::skewed, p.sources(), tokens,
+                                                                  p.experts, 3, p.traits().expert_split()));
+    return p;
+  }
+  void run() {
+    Operator op(*world, p, {.params = SequentialParams{}});
+    memory.bind(op);
+    memory.poison_outputs();
+    EXPECT_FALSE(memory.check(sample).passed);
+    op.run();
+  }
+
+  const Problem p = problem();
+  const std::unique_ptr<World> world = make_world(p.world, {.backend = "host"});
+  const std::unique_ptr<Inputs> inputs = random_inputs(p, 3);
+  Workspace memory{*world, *inputs};
+  const RowSample sample{*inputs, world->local_ranks()};
+};
+
+/// The whole oracle says the same, from panels that are cut otherwise.
+TEST_P(SampledExperts, FindWhatTheWholeOracleFinds) {
+  EXPECT_EQ(sample.apart(), 2);
+  run();
+  const Check sampled = memory.check(sample), whole = check(*inputs, memory.outputs());
+  EXPECT_TRUE(sampled.passed) << sampled.max_error << " at " << sampled.worst;
+  EXPECT_TRUE(whole.passed) << whole.max_error << " at " << whole.worst;
+  EXPECT_GT(sampled.max_error, 0);
+  EXPECT_LT(sampled.max_error, 4 * whole.max_error) << "pieces of one row err more than tiles";
+}
+
+TEST_P(SampledExperts, FindWrongRowsAndCounts) {
+  run();
+  // A sampled row of the last rank gets the row before it.
+  const int rank = p.world - 1;
+  const std::int64_t row = sample.rows(rank)[sample.rows(rank).size() / 2];
+  const std::int64_t bytes = p.out_cols() * static_cast<std::int64_t>(size_bytes(p.dtype));
+  auto* const at = static_cast<std::byte*>(const_cast<void*>(memory.data(rank, Role::out))) + row * bytes;
+  const std::vector<std::byte> right(at, at + bytes);
+  std::copy_n(at - bytes, bytes, at);
+  const Check found = memory.check(sample);
+  EXPECT_FALSE(found.passed);
+  EXPECT_THAT(found.worst, testing::StartsWith("out of rank 1, rows " + std::to_string(row)));
+  std::ranges::copy(right, at);
+  for (const Role role : roles_of(p)) {  // counts are compared whole
+    if (role != Role::dropped && role != Role::counts) continue;
+    auto* const counts = static_cast<std::int32_t*>(const_cast<void*>(memory.data(rank, role)));
+    ++counts[1];
+    EXPECT_FALSE(memory.check(sample).passed) << name(role);
+    --counts[1];
+  }
+  EXPECT_TRUE(memory.check(sample).passed);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Ops, SampledExperts,
+    testing::Combine(testing::Values(Op::alltoall_grouped_gemm, Op::grouped_gemm_alltoall, Op::moe,
+                                     Op::allgather_grouped_gemm, Op::grouped_gemm_reducescatter, Op::moe_tp,
+                                     Op::grouped_gemm_allreduce, Op::moe_allreduce),
+                     testing::Bool()),
+    [](const auto& parameter) {
+      return test_name(std::get<Op>(parameter.param)) + (std::get<bool>(parameter.param) ? "_slots" : "");
+    });
+
+TEST(RowSample, IsNotOfCollectives) {
+  const Problem p = problem_of(Op::allreduce, 30);
   const auto inputs = random_inputs(p, 1);
   EXPECT_FALSE(RowSample::serves(p));
   EXPECT_THROW(RowSample(*inputs, std::vector{0}), Unsupported);
