@@ -45,6 +45,7 @@ def merged_slots(record):
 @table("sliced-experts", "h200x2/experts_sliced")
 @table("sliced-experts-4", "h200x4/experts_sliced")
 @table("replicated-experts", "h200x2/experts_replicated")
+@table("replicated-experts-4", "h200x4/experts_replicated")
 def experts(record):
     """Times of baselines, then by mechanisms, in microseconds, and the speed-up over the fastest baseline."""
     baselines, mechanisms, rows = ("torch", "vllm"), ("sequential", "signal", "fused"), []
@@ -53,6 +54,9 @@ def experts(record):
             cells = []
             for tokens in values_of(record, "tokens"):
                 of = {row["timed"]: row for row in pick(record, model=model, op=op, tokens=tokens, routing="uniform")}
+                if not of:
+                    cells.append("")
+                    continue
                 theirs, ours = ([us(of[way]) for way in ways if way in of] for ways in (baselines, mechanisms))
                 cells.append(f"{', '.join(f'{time:.0f}' for time in theirs + ours)}; {min(theirs) / min(ours):.2f}")
             rows.append([f"{model}, {op}", *cells])

@@ -43,15 +43,9 @@ LAYERS_TP8 = [
 
 
 @table("cuda-sums-2", "h200x2/sums_epilogue")
-def cuda_sums_2(record):
+@table("cuda-sums-4", "h200x4/sums")
+def cuda_sums(record):
     return speedups(record, lines_by_k(SUMS, (1024, 3584, 7168)), lambda contender: contender == "auto")
-
-
-@table("cuda-sums-4", "h200x4/sums", "h200x4/sums_8k")
-def cuda_sums_4(record, largest):
-    """The largest M of another run in place of the record's."""
-    rows = [row for row in record.rows if row["m"] != largest.notes["m"]] + largest.rows
-    return cuda_sums_2(type(record)(record.notes, record.columns, rows))
 
 
 @table("cuda-layers-2", "h200x2/layers_tp8")
@@ -76,6 +70,7 @@ def cuda_auto(record):
 
 
 @table("cuda-auto-4-gpt3", "h200x4/suite_gpt3")
+@table("cuda-auto-4-gpt3-small", "h200x4/suite_gpt3_small")
 @table("cuda-auto-4-sustained", "h200x4/suite_sustained")
 def cuda_auto_by_operator(record):
     """Geometric mean of the speed-ups of `auto` by operator and M, and its least."""
