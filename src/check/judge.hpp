@@ -34,7 +34,7 @@ class Judge {
  public:
   explicit Judge(const Inputs& inputs) : inputs_(inputs) {}
 
-  /// `x`: the product of these rows, `of.rows` × n. `scale`: its size with random signs (Product::scale).
+  /// `x`: the product of these rows, `of.rows` × n. `scale`: its size with random signs.
   void compare(const GotRows& of, Finish& finish, const double* x, double scale);
 
   /// Compares rows with what they should be, `of.rows` × the columns of the role. `scale`: their usual size.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <mutex>
 #include <thread>
 
@@ -21,17 +22,25 @@ std::int64_t threads() {
   return larger(std::thread::hardware_concurrency(), 1);
 }
 
-/// Number of rows that keeps a panel within its memory and gives every thread a panel. A panel of tokens
-/// reads the weights of all experts, which takes as long as some 20 rows of each.
+/// Number of rows that keeps a panel within its memory. Where a panel has few terms, every thread gets a
+/// panel.
 std::int64_t panel_rows(const Problem& problem) {
-  constexpr std::int64_t worth_a_weight = 32;
   const std::int64_t widest = larger(problem.n, problem.b_cols());
   const std::int64_t fit = panel_bytes / (widest * static_cast<std::int64_t>(sizeof(double)));
-  const std::int64_t least = problem.traits().combines()
-                                 ? ceil_div(worth_a_weight * problem.experts.count, problem.experts.topk)
-                                 : 16;
-  return std::max<std::int64_t>(std::min(fit, larger(ceil_div(problem.m, threads()), least)), 16);
+  const std::int64_t each = problem.traits().combines() ? problem.m : ceil_div(problem.m, threads());
+  return std::max<std::int64_t>(std::min(fit, each), 16);
 }
+
+/// The sum of a panel's terms, which several threads add.
+struct Sum {
+  explicit Sum(const Panel& of) : panel(of) {}
+
+  const Panel& panel;
+  std::vector<Term> terms{};
+  std::mutex mutex{};
+  Product product{};
+  std::size_t added = 0;
+};
 
 /// Compares all rows of the panel that an output holds.
 void compare(const Inputs& inputs, const Panel& panel, const Product& product, const Output& output,
@@ -40,6 +49,7 @@ void compare(const Inputs& inputs, const Panel& panel, const Product& product, c
   const Problem& p = inputs.problem();
   const std::int64_t cols = shape_of(p, output.role, output.rank).cols;
   const auto row_bytes = static_cast<std::size_t>(cols) * size_bytes(dtype_of(p, output.role));
+  const double scale = std::sqrt(product.mean_square) * std::abs(static_cast<double>(p.epilogue.scale));
   for (const GlobalRun& run : p.out_runs(output.rank)) {
     const std::int64_t end = smaller(run.global_row + run.rows, panel.row + panel.rows);
     for (std::int64_t row = larger(run.global_row, panel.row); row < end; row += judged_tile) {
@@ -50,7 +60,7 @@ void compare(const Inputs& inputs, const Panel& panel, const Product& product, c
       if (output.role == Role::out_lse)
         judge.compare(got, product.lse.data() + (row - panel.row) * cols, 1);
       else
-        judge.compare(got, finish, product.x.data() + (row - panel.row) * p.n, product.scale);
+        judge.compare(got, finish, product.x.data() + (row - panel.row) * p.n, scale);
     }
   }
 }
@@ -141,14 +151,31 @@ Check check(const Inputs& inputs, std::span<const Output> outputs) {
   for (const Output& output : outputs)
     if (is_number(output.role)) compare_numbers(inputs, output, result);
   const std::vector<Panel> panels = make_panels(inputs, ranks, panel_rows(problem));
+  std::deque<Sum> sums;
+  std::vector<std::pair<Sum*, const Term*>> tasks;
+  for (const Panel& panel : panels) {
+    Sum& sum = sums.emplace_back(panel);
+    sum.terms = terms_of(inputs, panel);
+    for (const Term& term : sum.terms) tasks.emplace_back(&sum, &term);
+    if (!sum.terms.empty()) continue;
+    sum.product.x.resize(static_cast<std::size_t>(panel.rows * problem.n));  // no token has an expert
+    tasks.emplace_back(&sum, nullptr);
+  }
   std::mutex mutex;
-  parallel_for(panels.size(), [&](std::size_t i) {
+  parallel_for(tasks.size(), [&](std::size_t i) {
+    auto& [sum, term] = tasks[i];
+    if (term != nullptr) {
+      Product product = multiply(inputs, sum->panel, *term);
+      const std::lock_guard lock(sum->mutex);
+      sum->product.add(problem, sum->panel, *term, std::move(product));
+      if (++sum->added < sum->terms.size()) return;
+    }
     Judge judge(inputs);
-    const Product product = multiply(inputs, panels[i]);
     for (const Output& output : outputs)
       if (!is_number(output.role) &&
-          std::ranges::find(panels[i].readers, output.rank) != panels[i].readers.end())
-        compare(inputs, panels[i], product, output, judge);
+          std::ranges::find(sum->panel.readers, output.rank) != sum->panel.readers.end())
+        compare(inputs, sum->panel, sum->product, output, judge);
+    sum->product = {};
     const std::lock_guard lock(mutex);
     judge.merge_into(result);
   });
@@ -164,8 +191,8 @@ std::int64_t check_bytes(const Problem& problem) {
   const std::int64_t block = smaller(512, problem.k);
   const std::int64_t product =
       static_cast<std::int64_t>(sizeof(double)) *
-      (rows * (problem.n + block + (problem.traits().chains() ? problem.b_cols() + problem.inner + 512 : 0) +
-               (problem.traits().combines() ? problem.n : 0)) +
+      (rows * (2 * problem.n + block +
+               (problem.traits().chains() ? problem.b_cols() + problem.inner + 512 : 0)) +
        block * 512 + 8 * larger(problem.n, problem.b_cols()));
   if (problem.traits().backward) return threads() * gradient_bytes(problem, rows);
   return threads() * (product + (problem.traits().attends ? attend_bytes(problem, rows) : 0));

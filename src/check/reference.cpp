@@ -33,13 +33,6 @@ double add_rows(const Inputs& inputs, const Term& term, std::vector<double>& x) 
   return total / static_cast<double>(done * n);
 }
 
-/// The attention of a panel's rows.
-Product attention_of(const Inputs& inputs, const Panel& panel) {
-  auto [out, lse] = attend(inputs, panel.terms.front(), panel.row, panel.rows);
-  const double mean_square = squares(out) / static_cast<double>(out.size());
-  return {std::move(out), std::move(lse), std::sqrt(mean_square)};
-}
-
 /// Rows of op(A) times a weight of a rank. The rows are read from their owners, or are `held` (rows × k).
 struct Factors {
   int rank;
@@ -149,27 +142,6 @@ double add_products(const Inputs& inputs, const Term& term, std::vector<double>&
                      x);
 }
 
-/// Adds one term of the sum. Returns the mean square with random signs.
-double add_term(const Inputs& inputs, const Panel& panel, const Term& term, std::vector<double>& x) {
-  const Problem& p = inputs.problem();
-  if (!p.traits().multiplies()) return add_rows(inputs, term, x);
-  if (p.traits().attends) {
-    const std::vector<double> attended = attend(inputs, term.rank, term.sources.front().row, panel.rows).out;
-    return add_product(inputs, {term.rank, term.sources, attended.data(), Role::b, p.k, p.n, 0}, x);
-  }
-  if (term.to.empty()) return add_products(inputs, term, x);
-  std::vector<double> products(term.to.size() * static_cast<std::size_t>(p.n));
-  const double square = add_products(inputs, term, products);
-  double factors = 0;
-  for (std::size_t row = 0; row < term.to.size(); ++row) {
-    const auto& [to, factor] = term.to[row];
-    cblas_daxpy(static_cast<int>(p.n), factor, products.data() + row * static_cast<std::size_t>(p.n), 1,
-                x.data() + to * p.n, 1);
-    factors += factor * factor;
-  }
-  return square * factors / static_cast<double>(panel.rows);
-}
-
 }  // namespace
 
 std::vector<double> activated(const Inputs& inputs, int rank, const std::vector<double>& x) {
@@ -185,15 +157,43 @@ std::vector<double> activated(const Inputs& inputs, int rank, const std::vector<
   return hidden;
 }
 
-Product multiply(const Inputs& inputs, const Panel& panel) {
+Product multiply(const Inputs& inputs, const Panel& panel, const Term& term) {
   const Problem& p = inputs.problem();
-  if (p.traits().shards_tokens()) return attention_of(inputs, panel);
   Product product;
-  product.x.resize(static_cast<std::size_t>(panel.rows * p.n));
-  double mean_square = 0;
-  for (const Term& term : terms_of(inputs, panel)) mean_square += add_term(inputs, panel, term, product.x);
-  product.scale = std::sqrt(mean_square) * std::abs(static_cast<double>(p.epilogue.scale));
+  if (p.traits().shards_tokens()) {
+    Attended attended = attend(inputs, term.rank, panel.row, panel.rows);
+    product.mean_square = squares(attended.out) / static_cast<double>(attended.out.size());
+    product.x = std::move(attended.out), product.lse = std::move(attended.lse);
+    return product;
+  }
+  product.x.resize(static_cast<std::size_t>(count_rows(term.sources) * p.n));
+  if (!p.traits().multiplies()) {
+    product.mean_square = add_rows(inputs, term, product.x);
+  } else if (p.traits().attends) {
+    const std::vector<double> attended = attend(inputs, term.rank, term.sources.front().row, panel.rows).out;
+    product.mean_square =
+        add_product(inputs, {term.rank, term.sources, attended.data(), Role::b, p.k, p.n, 0}, product.x);
+  } else {
+    product.mean_square = add_products(inputs, term, product.x);
+  }
   return product;
+}
+
+void Product::add(const Problem& problem, const Panel& panel, const Term& term, Product&& other) {
+  if (term.to.empty() && x.empty()) {
+    *this = std::move(other);
+    return;
+  }
+  const auto n = static_cast<std::size_t>(problem.n);
+  x.resize(static_cast<std::size_t>(panel.rows) * n);
+  double factors = 0;
+  for (std::size_t row = 0; row < other.x.size() / n; ++row) {
+    const Term::To to = term.to.empty() ? Term::To{static_cast<std::int64_t>(row)} : term.to[row];
+    cblas_daxpy(static_cast<int>(n), to.factor, other.x.data() + row * n, 1, x.data() + to.row * problem.n,
+                1);
+    factors += to.factor * to.factor;
+  }
+  mean_square += other.mean_square * factors / static_cast<double>(panel.rows);
 }
 
 Finish::Finish(const Inputs& inputs, int rank) : inputs_(inputs), rank_(rank) {

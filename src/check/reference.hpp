@@ -10,13 +10,16 @@ namespace shingle {
 /// The first of two products after bias and activation, rows × inner. `x`: the product, rows × b_cols().
 std::vector<double> activated(const Inputs& inputs, int rank, const std::vector<double>& x);
 
-/// Input of the epilogue.
+/// Input of the epilogue: the sum of a panel's terms, or one of them.
 struct Product {
   std::vector<double> x;    ///< rows × n
   std::vector<double> lse;  ///< attention alone: rows × heads
-  double scale = 0;         ///< root mean square of x if its terms had random signs
+  double mean_square = 0;   ///< of x if the products summed in it had random signs
+
+  /// Adds the product of a term of the panel.
+  void add(const Problem& problem, const Panel& panel, const Term& term, Product&& other);
 };
-Product multiply(const Inputs& inputs, const Panel& panel);
+Product multiply(const Inputs& inputs, const Panel& panel, const Term& term);
 
 /// One row of a rank's result.
 struct RowResult {
