@@ -30,8 +30,8 @@ class Workspace {
   /// Outputs in host memory, for check(); valid until the next call. They are copied there if the host cannot
   /// access them.
   std::vector<Output> outputs();
-  /// Compares the outputs with a sample of the same inputs and of all local ranks. Only sampled rows are
-  /// copied to the host.
+  /// Compares the outputs with a sample of the same inputs and of all local ranks. Only sampled rows,
+  /// and counts, are copied to the host.
   Check check(const RowSample& sample);
 
   /// All matrices of the local ranks, for a call of a context. `problem` may have fewer rows than the

@@ -151,34 +151,38 @@ Check check(const Inputs& inputs, std::span<const Output> outputs) {
   for (const Output& output : outputs)
     if (is_number(output.role)) compare_numbers(inputs, output, result);
   const std::vector<Panel> panels = make_panels(inputs, ranks, panel_rows(problem));
-  std::deque<Sum> sums;
-  std::vector<std::pair<Sum*, const Term*>> tasks;
-  for (const Panel& panel : panels) {
-    Sum& sum = sums.emplace_back(panel);
-    sum.terms = terms_of(inputs, panel);
-    for (const Term& term : sum.terms) tasks.emplace_back(&sum, &term);
-    if (!sum.terms.empty()) continue;
-    sum.product.x.resize(static_cast<std::size_t>(panel.rows * problem.n));  // no token has an expert
-    tasks.emplace_back(&sum, nullptr);
-  }
   std::mutex mutex;
-  parallel_for(tasks.size(), [&](std::size_t i) {
-    auto& [sum, term] = tasks[i];
-    if (term != nullptr) {
-      Product product = multiply(inputs, sum->panel, *term);
-      const std::lock_guard lock(sum->mutex);
-      sum->product.add(problem, sum->panel, *term, std::move(product));
-      if (++sum->added < sum->terms.size()) return;
+  for (auto panel = panels.begin(); panel != panels.end();) {
+    // As many panels at a time as give every thread a term: terms of tokens name each of their choices.
+    std::deque<Sum> sums;
+    std::vector<std::pair<Sum*, const Term*>> tasks;
+    for (; panel != panels.end() && std::ssize(tasks) < threads(); ++panel) {
+      Sum& sum = sums.emplace_back(*panel);
+      sum.terms = terms_of(inputs, *panel);
+      for (const Term& term : sum.terms) tasks.emplace_back(&sum, &term);
+      if (sum.terms.empty()) tasks.emplace_back(&sum, nullptr);  // no token has an expert
     }
-    Judge judge(inputs);
-    for (const Output& output : outputs)
-      if (!is_number(output.role) &&
-          std::ranges::find(sum->panel.readers, output.rank) != sum->panel.readers.end())
-        compare(inputs, sum->panel, sum->product, output, judge);
-    sum->product = {};
-    const std::lock_guard lock(mutex);
-    judge.merge_into(result);
-  });
+    parallel_for(tasks.size(), [&](std::size_t i) {
+      auto& [sum, term] = tasks[i];
+      if (term != nullptr) {
+        Product product = multiply(inputs, sum->panel, *term);
+        const std::lock_guard lock(sum->mutex);
+        sum->product.add(problem, sum->panel, *term,
+                         std::move(product));  // in any order: fp64 hardly differs
+        if (++sum->added < sum->terms.size()) return;
+      } else {
+        sum->product.x.resize(static_cast<std::size_t>(sum->panel.rows * problem.n));
+      }
+      Judge judge(inputs);
+      for (const Output& output : outputs)
+        if (!is_number(output.role) &&
+            std::ranges::find(sum->panel.readers, output.rank) != sum->panel.readers.end())
+          compare(inputs, sum->panel, sum->product, output, judge);
+      sum->product = {};
+      const std::lock_guard lock(mutex);
+      judge.merge_into(result);
+    });
+  }
   return result;
 }
 
@@ -194,8 +198,11 @@ std::int64_t check_bytes(const Problem& problem) {
       (rows * (2 * problem.n + block +
                (problem.traits().chains() ? problem.b_cols() + problem.inner + 512 : 0)) +
        block * 512 + 8 * larger(problem.n, problem.b_cols()));
+  const std::int64_t holders = problem.traits().slices_experts() ? problem.world : 1;
+  const std::int64_t choices = problem.traits().combines() ? rows * problem.experts.topk * holders : 0;
+  const auto terms = choices * static_cast<std::int64_t>(sizeof(ARows) + sizeof(Term::To));
   if (problem.traits().backward) return threads() * gradient_bytes(problem, rows);
-  return threads() * (product + (problem.traits().attends ? attend_bytes(problem, rows) : 0));
+  return threads() * (product + terms + (problem.traits().attends ? attend_bytes(problem, rows) : 0));
 }
 
 }  // namespace shingle

@@ -95,6 +95,8 @@ std::vector<Term> terms_of_choices(const Inputs& inputs, const Panel& panel, int
     for (int holder = 0; holder < p.world; ++holder) {
       if (chosen[static_cast<std::size_t>(expert)].empty() || !routing.receives(holder, expert)) continue;
       Term& term = terms.emplace_back(Term{.rank = holder, .weight = routing.weight_of(expert)});
+      term.sources.reserve(chosen[static_cast<std::size_t>(expert)].size());
+      term.to.reserve(chosen[static_cast<std::size_t>(expert)].size());
       for (const auto& [of, by_expert] : chosen[static_cast<std::size_t>(expert)]) {
         term.sources.push_back(p.traits().takes_tokens() ? ARows{source, of.token, 1}
                                                          : ARows{holder, by_expert, 1});
@@ -196,9 +198,9 @@ std::vector<Panel> make_panels(const Problem& problem, std::span<const int> rank
 
 std::vector<Term> terms_of(const Inputs& inputs, const Panel& panel) {
   const Problem& p = inputs.problem();
-  if (p.traits().combines()) return terms_of_choices(inputs, panel, panel.terms.front());
+  if (p.traits().combines()) return terms_of_choices(inputs, panel, panel.ranks.front());
   std::vector<Term> terms;
-  for (const int rank : panel.terms) terms.push_back({rank, panel.weight, sources_of(p, panel, rank), {}});
+  for (const int rank : panel.ranks) terms.push_back({rank, panel.weight, sources_of(p, panel, rank), {}});
   return terms;
 }
 

@@ -18,13 +18,13 @@ struct ARows {
 
 std::int64_t count_rows(const std::vector<ARows>& sources);
 
-/// Rows of the operator's global matrix with a common reference: the sum over `terms` of op(A) · op(B of the
-/// term). For an mlp, each term is a chain of two products. The A of a term is its own rows, or `gathered`
-/// from their owners.
+/// Rows of the operator's global matrix with a common reference: the sum over `ranks` of op(A) · op(B of the
+/// rank). For an mlp, each is a chain of two products. The A of a rank is its own rows, or `gathered` from
+/// their owners.
 struct Panel {
   std::int64_t row = 0;  ///< global
   std::int64_t rows = 0;
-  std::vector<int> terms;
+  std::vector<int> ranks;
   std::vector<ARows> gathered;
   int weight = 0;            ///< which of the weights that B stacks
   std::vector<int> readers;  ///< ranks with outputs that hold some of these rows
@@ -47,7 +47,7 @@ struct Term {
   std::vector<ARows> sources{};
   std::vector<To> to{};  ///< of each row; empty: row i to row i
 };
-/// The products of a panel: one for each of its `terms`. Of tokens that take their choices back, one for each
+/// The products of a panel: one for each of its `ranks`. Of tokens that take their choices back, one for each
 /// expert and rank that has a part of it, each times the weights of the choices.
 std::vector<Term> terms_of(const Inputs& inputs, const Panel& panel);
 

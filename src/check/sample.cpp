@@ -48,14 +48,14 @@ class RowIndex {
 /// A product of sampled rows with one weight, which is read once.
 struct Part {
   /// The row of a group that a row of the product is added to, times a factor.
-  struct To {
+  struct Target {
     std::size_t group = 0;
     std::int64_t row = 0;
     double factor = 1;
   };
   int rank = 0, weight = 0;           ///< B of the rank, and which of the weights that it stacks
   std::vector<RowIndex::Place> of{};  ///< rows of op(A)
-  std::vector<To> to{};
+  std::vector<Target> to{};
   std::vector<double> a{};  ///< the rows; attended, or after the first of two products
 };
 
@@ -69,7 +69,7 @@ struct Group {
 };
 
 std::int64_t rows_apart(const Problem& problem) {
-  constexpr std::int64_t sampled = 128, most = 128;
+  constexpr std::int64_t sampled = 128, most = 64;
   return std::clamp<std::int64_t>(problem.m / sampled, 1, most);
 }
 
@@ -83,8 +83,8 @@ std::vector<std::int64_t> draw(std::int64_t end, std::int64_t apart, std::mt1993
   return rows;
 }
 
-/// Adds what a term gives to rows of its panel, which ascend, to a part. They are the rows of a group.
-void add_rows(const Term& term, std::span<const std::int64_t> rows, std::size_t group, Part& part) {
+/// Adds to a part the rows of a term that go to a group. `rows`: the group's rows, in the panel, ascending.
+void add_sampled(const Term& term, std::span<const std::int64_t> rows, std::size_t group, Part& part) {
   std::size_t i = 0;
   for (const ARows& source : term.sources)
     for (std::int64_t row = source.row; row < source.row + source.rows; ++row, ++i) {
@@ -122,6 +122,26 @@ struct RowSample::State {
 
   const Problem& problem() const { return inputs.problem(); }
 
+  /// Draws rows of a panel, ascending. Of rows that are routed, each rank draws from those that it gets: its
+  /// tiles hold no others.
+  std::vector<std::int64_t> draw_of(const Panel& panel, std::mt19937_64& bits) const {
+    const Problem& p = problem();
+    const std::int64_t apart = rows_apart(p);
+    if (!p.traits().routes() || p.traits().grouped) return draw(panel.rows, apart, bits);
+    std::vector<std::int64_t> drawn;
+    for (const int rank : panel.readers) {
+      std::vector<std::int64_t> held;
+      for (const GlobalRun& run : p.out_runs(rank))
+        for (std::int64_t row = larger(run.global_row, panel.row);
+             row < smaller(run.global_row + run.rows, panel.row + panel.rows); ++row)
+          held.push_back(row - panel.row);
+      for (const std::int64_t at : draw(std::ssize(held), apart, bits))
+        drawn.push_back(held[static_cast<std::size_t>(at)]);
+    }
+    std::ranges::sort(drawn);
+    return drawn;
+  }
+
   /// Draws the rows that ranks hold, and finds them in their outputs.
   void draw_rows(std::span<const int> ranks, std::uint64_t seed) {
     const Problem& p = problem();
@@ -134,7 +154,7 @@ struct RowSample::State {
     for (const Panel& panel : make_panels(inputs, ranks, whole)) {
       Group group;
       std::vector<std::int64_t> held;  // rows of the panel
-      for (const std::int64_t row : draw(panel.rows, rows_apart(p), bits)) {
+      for (const std::int64_t row : draw_of(panel, bits)) {
         bool holds = false;
         for (const int rank : panel.readers)
           if (const auto place = outputs[rank].find(panel.row + row)) {
@@ -150,7 +170,7 @@ struct RowSample::State {
         const std::size_t attended = p.traits().attends ? groups.size() : 0;  // each group by itself
         Part& part =
             by_weight.try_emplace({term.rank, term.weight, attended}, term.rank, term.weight).first->second;
-        add_rows(term, held, groups.size(), part);
+        add_sampled(term, held, groups.size(), part);
       }
       groups.push_back(std::move(group));
     }

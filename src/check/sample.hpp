@@ -1,13 +1,13 @@
-// The oracle on a sample of rows. Its cost does not grow with the matrix, and its reference is computed once
-// for any number of results.
+// The oracle on a sample of rows. Of a large matrix it multiplies few rows, and its reference is computed
+// once for any number of results.
 //
 // Of every `apart` consecutive rows of the operator's global matrix one is drawn at random; of rows by
-// expert, from each expert's rows. All of its columns are compared, with the bounds of check/oracle.hpp in
-// pieces of 64 elements.
+// expert, from each expert's rows; of rows that are routed otherwise, from those that a rank gets. All of its
+// columns are compared, with the bounds of check/oracle.hpp in pieces of 64 elements.
 //
-// If there are fewer than 256 rows, or tokens of a rank, all are compared; otherwise at least one of every
-// 128. So every tile of 128 rows or more, every chunk and every group is sampled in every column. An error in
-// part of a tile's rows is found with a probability equal to that part.
+// If there are fewer than 256 rows, or tokens of a rank, all are compared; otherwise at least one of
+// every 64. So every tile of 128 rows or more, every chunk and every group is sampled in every column. An
+// error in part of a tile's rows is found with a probability equal to that part.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 // A plan in virtual time: the lanes of all ranks, the counts they wait for, and the resources they share.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <span>
@@ -51,7 +52,7 @@ struct Count {
   Cause cause = none;  ///< span of its last add
   std::vector<Waiter> waiters;
 
-  /// Wakes a lane once the count reaches its target, also if it asks several times.
+  /// Registers a lane to be woken when the count reaches its target. To ask again adds nothing.
   void await(Waiter waiter) {
     if (std::ranges::find(waiters, waiter) == waiters.end()) waiters.push_back(waiter);
   }

@@ -128,7 +128,7 @@ TEST(Oracle, AttendsOnceForEveryToken) {
     problem.validate();
     std::vector<int> times(50);
     for (const Panel& panel : make_panels(problem, std::vector{0, 1, 2}, 16)) {
-      EXPECT_EQ(panel.terms, panel.readers);
+      EXPECT_EQ(panel.ranks, panel.readers);
       for (std::int64_t row = panel.row; row < panel.row + panel.rows; ++row)
         ++times[static_cast<std::size_t>(row)];
     }
