@@ -99,6 +99,18 @@ void check_gradients(const Inputs& inputs, std::span<const Output> outputs, Chec
   });
 }
 
+/// Upper bound of what lists of tokens' choices take: those of all panels' rows by expert, or of the terms of
+/// as many panels of `rows` tokens as there are threads; and, one source at a time, those that find them.
+std::int64_t list_bytes(const Problem& problem, std::int64_t rows) {
+  constexpr std::int64_t found = 128, growth = 2;  // bytes of a choice; of a vector that grows
+  if (!problem.traits().grouped) return 0;
+  const std::int64_t holders = problem.traits().slices_experts() ? problem.world : 1;
+  const std::int64_t each =
+      problem.experts.topk * holders * static_cast<std::int64_t>(sizeof(ARows) + sizeof(Term::To));
+  const std::int64_t tokens = problem.traits().combines() ? threads() * rows : problem.m * problem.sources();
+  return growth * tokens * each + problem.m * problem.experts.topk * found;
+}
+
 }  // namespace
 
 double tolerance(const Problem& problem) {
@@ -198,11 +210,9 @@ std::int64_t check_bytes(const Problem& problem) {
       (rows * (2 * problem.n + block +
                (problem.traits().chains() ? problem.b_cols() + problem.inner + 512 : 0)) +
        block * 512 + 8 * larger(problem.n, problem.b_cols()));
-  const std::int64_t holders = problem.traits().slices_experts() ? problem.world : 1;
-  const std::int64_t choices = problem.traits().combines() ? rows * problem.experts.topk * holders : 0;
-  const auto terms = choices * static_cast<std::int64_t>(sizeof(ARows) + sizeof(Term::To));
   if (problem.traits().backward) return threads() * gradient_bytes(problem, rows);
-  return threads() * (product + terms + (problem.traits().attends ? attend_bytes(problem, rows) : 0));
+  const std::int64_t attended = problem.traits().attends ? attend_bytes(problem, rows) : 0;
+  return threads() * (product + attended) + list_bytes(problem, rows);
 }
 
 }  // namespace shingle

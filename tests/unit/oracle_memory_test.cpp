@@ -76,5 +76,15 @@ TEST(OracleMemory, IsWithinWhatItSays) {
   expect_within_what_it_says(attention_of(Op::ulysses_attention, 3000, {1000, 200, 1800}));
 }
 
+/// Terms of tokens name each choice, which takes more than their products if these are narrow.
+TEST(OracleMemory, IsWithinWhatItSaysOfNarrowExperts) {
+  for (const Op op :
+       {Op::alltoall_grouped_gemm, Op::moe, Op::moe_tp, Op::grouped_gemm_reducescatter, Op::moe_allreduce}) {
+    Problem p{.op = op, .world = 4, .n = 8, .k = 8, .experts = {8, 4, 6000}};
+    if (p.traits().chains()) p.inner = 8;
+    expect_within_what_it_says(with_m(p, 6000));
+  }
+}
+
 }  // namespace
 }  // namespace shingle
