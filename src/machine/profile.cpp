@@ -247,22 +247,39 @@ EnginePhases read_engine(const Json& json) {
 }
 
 /// Keys that hold figures.
-const std::set<std::string> figures{"workers",       "collective_workers",
-                                    "tile",          "link",
-                                    "engine",        "peer_memory",
-                                    "memory_gbps",   "launch_us",
-                                    "signal_us",     "pass_gbps",
-                                    "topology",      "contention",
-                                    "tiles",         "curves",
-                                    "ranks",         "whole_tiles",
-                                    "attention",     "library_rate",
-                                    "library_tail",  "reduce_gbps",
-                                    "sync_us",       "lone_latency",
-                                    "picking_rate",  "split_gbps",
-                                    "hooked_us",     "store_gbps",
-                                    "early_kernels", "contention_samples",
-                                    "throttle",      "parts_gbps",
-                                    "pass_us",       "load_us"};
+const std::set<std::string> figures{"workers",
+                                    "collective_workers",
+                                    "tile",
+                                    "link",
+                                    "engine",
+                                    "peer_memory",
+                                    "memory_gbps",
+                                    "begin_us",
+                                    "launch_us",
+                                    "signal_us",
+                                    "pass_gbps",
+                                    "topology",
+                                    "contention",
+                                    "tiles",
+                                    "curves",
+                                    "ranks",
+                                    "whole_tiles",
+                                    "attention",
+                                    "library_rate",
+                                    "library_tail",
+                                    "reduce_gbps",
+                                    "sync_us",
+                                    "lone_latency",
+                                    "picking_rate",
+                                    "split_gbps",
+                                    "hooked_us",
+                                    "store_gbps",
+                                    "early_kernels",
+                                    "contention_samples",
+                                    "throttle",
+                                    "parts_gbps",
+                                    "pass_us",
+                                    "load_us"};
 
 /// Checks that every figure has a source, and that every source belongs to a figure.
 void check_sources(const Json& json, const Machine& machine) {
@@ -309,6 +326,7 @@ Machine read(const Json& json) {
   machine.peer_memory = fields.flag({"peer_memory"}).value_or(true);
   machine.ranks = static_cast<std::int32_t>(fields.integer({"ranks"}, 0, most_count).value_or(0));
   machine.memory_gbps = rate(fields, "memory_gbps");
+  machine.begin_us = fields.number({"begin_us"}, 0, most).value_or(0);
   machine.launch_us = fields.number({"launch_us"}, 0, most).value_or(0);
   machine.signal_us = fields.number({"signal_us"}, 0, most).value_or(0);
   machine.sync_us = fields.number({"sync_us"}, 0, most).value_or(0);

@@ -128,6 +128,7 @@ std::string to_json(const Machine& m) {
   if (m.engine.paced()) json["engine"] = engine_json(m.engine);
   if (sourced("peer_memory")) json["peer_memory"] = m.peer_memory;
   if (m.memory_gbps > 0) json["memory_gbps"] = m.memory_gbps;
+  if (m.begin_us > 0) json["begin_us"] = m.begin_us;
   if (m.launch_us > 0) json["launch_us"] = m.launch_us;
   if (m.signal_us > 0) json["signal_us"] = m.signal_us;
   if (m.sync_us > 0) json["sync_us"] = m.sync_us;

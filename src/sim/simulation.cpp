@@ -162,7 +162,8 @@ const Launch* Simulation::launch_of(const LaneState& lane, std::size_t step) con
 }
 
 Simulated Simulation::run() && {
-  for (Index lane = 0; lane < static_cast<Index>(lanes_.size()); ++lane) resume(lane);
+  for (Index lane = 0; lane < static_cast<Index>(lanes_.size()); ++lane)
+    machine_.begin_us > 0 ? wake(lane, machine_.begin_us) : resume(lane);
   for (;;) {
     // Recomputes rates at most once per instant, however many transfers begin or end.
     if (links_changed_ && (events_.empty() || events_.next_at() > now_)) {

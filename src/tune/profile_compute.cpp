@@ -41,7 +41,7 @@ void Profiler::steps() {
   if (!next("steps and signals")) return;
   const double one = watch_.us(plans_.small_steps(1)), all = watch_.us(plans_.small_steps(count));
   machine_.launch_us = std::max((all - one) / (count - 1), 0.0);
-  begin_us_ = std::max(one - machine_.launch_us, 0.0);
+  machine_.begin_us = std::max(one - machine_.launch_us, 0.0);
   // If collectives take workers, every step is a kernel, and so are waits and notifies.
   if (calls_take_) {
     machine_.sync_us = std::max((watch_.us(counted(plans_.small_steps(count))) - all) / count, 0.0);
@@ -49,6 +49,7 @@ void Profiler::steps() {
   }
   const double turn = watch_.us(plans_.turns(rounds)) / (2 * rounds);
   machine_.signal_us = std::max(turn - machine_.launch_us - machine_.sync_us, 0.0);
+  note("begin_us", Origin::measured, "a run of one small tile, without launch_us");
   note("launch_us", Origin::measured, "steps of one small tile, one after the other");
   note("signal_us", Origin::measured,
        "two lanes that wait for each other in turn, without the steps and counts between");
@@ -56,7 +57,7 @@ void Profiler::steps() {
 
 /// Time of a run without the run's own overhead and `more`.
 double Profiler::alone_us(double us, double more) const {
-  return without(us, begin_us_ + more);
+  return without(us, machine_.begin_us + more);
 }
 
 /// Measures copies by one thread over more bytes than the caches hold, and row-wise passes by all workers.
@@ -265,7 +266,7 @@ void Profiler::hooked() {
   const double us = watch_.us(once.plan);
   const double wave = (watch_.us(often.plan) - us) / static_cast<double>(often.waves - once.waves);
   machine_.hooked_us =
-      std::max(us - begin_us_ - machine_.launch_us - wave * static_cast<double>(once.waves), 0.0);
+      std::max(us - machine_.begin_us - machine_.launch_us - wave * static_cast<double>(once.waves), 0.0);
   note("hooked_us", Origin::measured,
        fmt::format("{} and {} waves of {}x{}, K = {}", once.waves, often.waves, shape.rows, shape.cols, k));
 }
@@ -315,7 +316,7 @@ double Profiler::full_rate_us(const Plan& plan) const {
   Machine machine = machine_;
   machine.attention.clear();
   if (machine.link.gbps == 0) machine.link.gbps = 1;  // nothing is sent
-  return simulate(plan, machine).makespan_us - machine.launch_us;
+  return simulate(plan, machine).makespan_us - machine.begin_us - machine.launch_us;
 }
 
 /// Measures the multiply-add rate of attentions relative to that of the fastest tile.

@@ -53,7 +53,7 @@ void Profiler::engines() {
   found.copy_us = at_least_none(copies.at_none - none - machine_.link.latency_us);
   found.queued_us = at_least_none((us({.commands = commands, .bytes = small_bytes}) - one) / (commands - 1));
   found.sync_us = at_least_none((us({.bytes = small_bytes, .notifies = notifies}) - one) / (notifies - 1));
-  found.poll_us = at_least_none(none - begin_us_ - machine_.signal_us - found.sync_us);
+  found.poll_us = at_least_none(none - machine_.begin_us - machine_.signal_us - found.sync_us);
   // With several engines, only the last engine's queue shows in the time, plus all creation by the launching
   // thread.
   const double all = submitted(many, 1);

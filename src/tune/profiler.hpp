@@ -99,8 +99,7 @@ class Profiler {
   std::optional<Timed> reference_;
   std::vector<double> reference_us_;  // every time of `reference_`
   std::vector<TileShape> sampled_;
-  double begin_us_ = 0;  // overhead of a run beyond its steps
-  std::string now_;      // figure being measured
+  std::string now_;  // figure being measured
   std::vector<Unsteady> unsteady_;
 };
 

@@ -23,7 +23,6 @@ struct SimulatedParts {
   Capabilities can{};  ///< its tiles are also the only ones that it serves
   bool attends = true;
   bool attends_backward = true;
-  double begin_us = 0;  ///< of a run, beside its steps
 };
 
 class SimulatedWorld final : public World {
@@ -62,7 +61,7 @@ class SimulatedWorld final : public World {
     RunReport run(const RunOptions& options) override {
       if (!result_) result_ = simulate(plan_, parts_.machine);
       RunReport report;
-      report.elapsed_us = parts_.begin_us + result_->makespan_us;
+      report.elapsed_us = result_->makespan_us;
       if (options.trace) report.spans = result_->spans;
       return report;
     }

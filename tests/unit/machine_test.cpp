@@ -142,6 +142,7 @@ TEST(Profile, HoldsTopologyAndContention) {
   machine.pass_gbps = 90.5;
   machine.reduce_gbps = 60.5;
   machine.parts_gbps = 7.5;
+  machine.begin_us = 4.5;
   machine.pass_us = 0.8;
   machine.load_us = 0.7;
   machine.whole_tiles = false;
@@ -178,7 +179,7 @@ TEST(Profile, HoldsTopologyAndContention) {
                                  .moved = {1e8, 2e8}}};
   for (const char* of : {"workers", "ranks", "pass_gbps", "reduce_gbps", "parts_gbps", "topology",
                          "contention", "contention_samples", "whole_tiles", "early_kernels", "attention",
-                         "library_rate", "library_tail", "tiles", "pass_us", "load_us"})
+                         "library_rate", "library_tail", "tiles", "begin_us", "pass_us", "load_us"})
     machine.sources.push_back({of, Origin::assumed, "a test"});
   EXPECT_EQ(machine_from_json(to_json(machine)), machine);
   EXPECT_EQ(json::parse(to_json(machine))["topology"]["node"]["gbps"], 400);

@@ -39,6 +39,7 @@ SimulatedParts like_a_gpu() {
   machine.order = {.raster = Raster::along_m, .swizzle = 4, .cluster_m = 2};
   machine.memory_gbps = 4000;
   machine.pass_gbps = 90;
+  machine.begin_us = 6;
   machine.launch_us = 3;
   machine.signal_us = 5;
   machine.library_rate = 1.05;
@@ -67,7 +68,6 @@ SimulatedParts like_a_gpu() {
   parts.can.host_accessible = false;
   parts.can.timing = {.run_us = 500, .rest_us = 0};
   parts.attends = parts.attends_backward = false;
-  parts.begin_us = 6;
   return parts;
 }
 
@@ -83,6 +83,7 @@ TEST(Profiler, FindsWhatIsKnown) {
   const Machine& known = parts.machine;
   SimulatedWorld world(parts);
   const Machine found = profile(world);
+  EXPECT_NEAR(found.begin_us, known.begin_us, 0.5) << "with a tile of no time";
   EXPECT_NEAR(found.launch_us, known.launch_us, 0.1);
   EXPECT_NEAR(found.signal_us, known.signal_us, 0.1);
   EXPECT_NEAR(found.memory_gbps, known.memory_gbps, 0.02 * known.memory_gbps);

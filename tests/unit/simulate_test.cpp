@@ -15,6 +15,14 @@ namespace {
 using test::allreduce_us, test::gemm_us, test::half_us, test::machine, test::problem, test::time;
 using testing::HasSubstr;
 
+TEST(Simulate, ARunBeginsOnce) {
+  Machine begins = machine();
+  begins.begin_us = 7;
+  const Plan plan = plan_sequential(problem(Op::gemm_allreduce), begins).value();
+  EXPECT_NEAR(time(plan, begins) - time(plan, machine()), 7, 1e-9);
+  EXPECT_NEAR(time(plan, begins, {.epochs = 3}) - time(plan, machine(), {.epochs = 3}), 7, 1e-9);
+}
+
 TEST(Simulate, AGemmIsItsWaves) {
   const Plan plan = plan_sequential(problem(Op::gemm), machine()).value();
   EXPECT_DOUBLE_EQ(time(plan, machine()), gemm_us);

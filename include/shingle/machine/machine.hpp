@@ -139,6 +139,7 @@ struct Machine {
   double store_gbps = 0;  ///< 1e9 bytes/s that all workers of a rank together reach when they store to remote
                           ///< memory; 0: the link's rate
   bool whole_tiles = true;  ///< true: a tile at the edge of a matrix takes as long as a whole one
+  double begin_us = 0;      ///< of a run, before the first steps of its lanes and beyond their launches
   /// Time before the first tile of a GEMM and after the last, beyond launch_us. It holds for GEMMs whose
   /// tiles are counted, gated or stored along a route, if a kernel other than cuBLASLt's computes them.
   double hooked_us = 0;
