@@ -49,7 +49,7 @@ void compare(const Inputs& inputs, const Panel& panel, const Product& product, c
   const Problem& p = inputs.problem();
   const std::int64_t cols = shape_of(p, output.role, output.rank).cols;
   const auto row_bytes = static_cast<std::size_t>(cols) * size_bytes(dtype_of(p, output.role));
-  const double scale = std::sqrt(product.mean_square) * std::abs(static_cast<double>(p.epilogue.scale));
+  const double scale = result_size(p, product.mean_square);
   for (const GlobalRun& run : p.out_runs(output.rank)) {
     const std::int64_t end = smaller(run.global_row + run.rows, panel.row + panel.rows);
     for (std::int64_t row = larger(run.global_row, panel.row); row < end; row += judged_tile) {
@@ -179,8 +179,8 @@ Check check(const Inputs& inputs, std::span<const Output> outputs) {
       if (term != nullptr) {
         Product product = multiply(inputs, sum->panel, *term);
         const std::lock_guard lock(sum->mutex);
-        sum->product.add(problem, sum->panel, *term,
-                         std::move(product));  // in any order: fp64 hardly differs
+        // In any order: fp64 hardly differs.
+        sum->product.add(problem, sum->panel, *term, std::move(product));
         if (++sum->added < sum->terms.size()) return;
       } else {
         sum->product.x.resize(static_cast<std::size_t>(sum->panel.rows * problem.n));

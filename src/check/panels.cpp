@@ -32,10 +32,10 @@ bool holds(const Problem& problem, int rank, const Panel& panel) {
   return false;
 }
 
-/// Rows of A of a panel, for one term.
-std::vector<ARows> sources_of(const Problem& p, const Panel& panel, int term) {
+/// Rows of A of a panel, for one rank.
+std::vector<ARows> sources_of(const Problem& p, const Panel& panel, int rank) {
   if (!panel.gathered.empty()) return panel.gathered;
-  return {{term, panel.row - (p.routing ? p.routing->global_base(term) : 0), panel.rows}};
+  return {{rank, panel.row - (p.routing ? p.routing->global_base(rank) : 0), panel.rows}};
 }
 
 /// Tokens [row, row + rows) of a rank's received rows, as rows of the ranks that own them.

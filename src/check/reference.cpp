@@ -38,9 +38,7 @@ struct Factors {
   int rank;
   std::vector<ARows> sources;
   const double* held;
-  Role weight;
-  std::int64_t k, n;
-  int number;  ///< which of the weights that the matrix stacks
+  Weight weight;
 };
 
 /// Adds a product to x (rows × n). Returns the mean square of products of its size with random signs.
@@ -52,25 +50,22 @@ double add_product(const Inputs& inputs, const Factors& f, std::vector<double>& 
   const std::vector<ARows> runs = turned ? f.sources : std::vector<ARows>{{f.rank, 0, rows}};
   std::vector<double> a, b;
   double a_squares = 0, b_squares = 0;
-  for (std::int64_t k = 0; k < f.k; k += block) {
-    const std::int64_t ks = smaller(block, f.k - k);
+  for (std::int64_t k = 0; k < f.weight.k; k += block) {
+    const std::int64_t ks = smaller(block, f.weight.k - k);
     a.resize(static_cast<std::size_t>(rows * ks));
     std::int64_t done = 0;
     for (const ARows& s : f.sources) {
       const Area area = turned ? Area{k, ks, s.row, s.rows} : Area{s.row, s.rows, k, ks};
       if (f.held == nullptr) inputs.read(s.owner, Role::a, area, a.data() + done * ks);
       for (std::int64_t i = done; i < done + s.rows && f.held != nullptr; ++i)
-        std::copy_n(f.held + i * f.k + k, ks, a.data() + i * ks);
+        std::copy_n(f.held + i * f.weight.k + k, ks, a.data() + i * ks);
       done += s.rows;
     }
     a_squares += squares(a);
-    for (std::int64_t col = 0; col < f.n; col += block) {
-      const std::int64_t cols = smaller(block, f.n - col);
+    for (std::int64_t col = 0; col < f.weight.n; col += block) {
+      const std::int64_t cols = smaller(block, f.weight.n - col);
       b.resize(static_cast<std::size_t>(ks * cols));
-      inputs.read(
-          f.rank, f.weight,
-          p.transpose_b ? Area{f.number * f.n + col, cols, k, ks} : Area{f.number * f.k + k, ks, col, cols},
-          b.data());
+      inputs.read(f.rank, f.weight.role, f.weight.block(p, k, ks, col, cols), b.data());
       b_squares += squares(b);
       done = 0;
       for (const ARows& s : runs) {
@@ -78,7 +73,7 @@ double add_product(const Inputs& inputs, const Factors& f, std::vector<double>& 
             CblasRowMajor, turned ? CblasTrans : CblasNoTrans, p.transpose_b ? CblasTrans : CblasNoTrans,
             static_cast<int>(s.rows), static_cast<int>(cols), static_cast<int>(ks), 1.0, a.data() + done * ks,
             static_cast<int>(turned ? s.rows : ks), b.data(), static_cast<int>(p.transpose_b ? ks : cols),
-            1.0, x.data() + done * f.n + col, static_cast<int>(f.n));
+            1.0, x.data() + done * f.weight.n + col, static_cast<int>(f.weight.n));
         done += s.rows;
       }
     }
@@ -86,7 +81,8 @@ double add_product(const Inputs& inputs, const Factors& f, std::vector<double>& 
   const auto size = [](std::int64_t height, std::int64_t width) {
     return static_cast<double>(height) * static_cast<double>(width);
   };
-  return a_squares / size(rows, f.k) * (b_squares / size(f.k, f.n)) * static_cast<double>(f.k);
+  return a_squares / size(rows, f.weight.k) * (b_squares / size(f.weight.k, f.weight.n)) *
+         static_cast<double>(f.weight.k);
 }
 
 double activate(Activation activation, double x) {
@@ -127,18 +123,15 @@ void apply(const Epilogue& epilogue, const double* x, const std::vector<double>&
 double add_products(const Inputs& inputs, const Term& term, std::vector<double>& x) {
   const Problem& p = inputs.problem();
   if (!p.traits().chains())
-    return add_product(inputs, {term.rank, term.sources, nullptr, Role::b, p.k, p.n, term.weight}, x);
+    return add_product(inputs, {term.rank, term.sources, nullptr, {Role::b, p.k, p.n, term.weight}}, x);
   std::vector<double> first(static_cast<std::size_t>(count_rows(term.sources) * p.b_cols()));
-  add_product(inputs, {term.rank, term.sources, nullptr, Role::b, p.k, p.b_cols(), term.weight}, first);
+  add_product(inputs, {term.rank, term.sources, nullptr, {Role::b, p.k, p.b_cols(), term.weight}}, first);
   const std::vector<double> hidden = activated(inputs, term.rank, first);
   return add_product(inputs,
                      {term.rank,
                       {{term.rank, 0, count_rows(term.sources)}},
                       hidden.data(),
-                      Role::down,
-                      p.inner,
-                      p.n,
-                      term.weight},
+                      {Role::down, p.inner, p.n, term.weight}},
                      x);
 }
 
@@ -157,6 +150,16 @@ std::vector<double> activated(const Inputs& inputs, int rank, const std::vector<
   return hidden;
 }
 
+double result_size(const Problem& problem, double mean_square) {
+  return std::sqrt(mean_square) * std::abs(static_cast<double>(problem.epilogue.scale));
+}
+
+Area Weight::block(const Problem& problem, std::int64_t row, std::int64_t rows, std::int64_t col,
+                   std::int64_t cols) const {
+  return problem.transpose_b ? Area{number * n + col, cols, row, rows}
+                             : Area{number * k + row, rows, col, cols};
+}
+
 Product multiply(const Inputs& inputs, const Panel& panel, const Term& term) {
   const Problem& p = inputs.problem();
   Product product;
@@ -172,7 +175,7 @@ Product multiply(const Inputs& inputs, const Panel& panel, const Term& term) {
   } else if (p.traits().attends) {
     const std::vector<double> attended = attend(inputs, term.rank, term.sources.front().row, panel.rows).out;
     product.mean_square =
-        add_product(inputs, {term.rank, term.sources, attended.data(), Role::b, p.k, p.n, 0}, product.x);
+        add_product(inputs, {term.rank, term.sources, attended.data(), {Role::b, p.k, p.n}}, product.x);
   } else {
     product.mean_square = add_products(inputs, term, product.x);
   }

@@ -7,6 +7,17 @@
 
 namespace shingle {
 
+/// A weight, k × n, and which one it is of those that a matrix stacks.
+struct Weight {
+  Role role = Role::b;
+  std::int64_t k = 0, n = 0;
+  int number = 0;
+
+  /// Rows [row, row + rows) and columns [col, col + cols) of op(B), where they are stored.
+  Area block(const Problem& problem, std::int64_t row, std::int64_t rows, std::int64_t col,
+             std::int64_t cols) const;
+};
+
 /// The first of two products after bias and activation, rows × inner. `x`: the product, rows × b_cols().
 std::vector<double> activated(const Inputs& inputs, int rank, const std::vector<double>& x);
 
@@ -20,6 +31,9 @@ struct Product {
   void add(const Problem& problem, const Panel& panel, const Term& term, Product&& other);
 };
 Product multiply(const Inputs& inputs, const Panel& panel, const Term& term);
+
+/// Size of a result with a mean square, before its activation.
+double result_size(const Problem& problem, double mean_square);
 
 /// One row of a rank's result.
 struct RowResult {

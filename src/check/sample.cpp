@@ -96,12 +96,6 @@ void add_sampled(const Term& term, std::span<const std::int64_t> rows, std::size
     }
 }
 
-/// The matrix of a product's weights, and the size of one.
-struct Weight {
-  Role role;
-  std::int64_t k, n;
-};
-
 }  // namespace
 
 struct RowSample::State {
@@ -204,16 +198,16 @@ struct RowSample::State {
   }
 
   void take_gradients() {
-    std::vector<std::pair<const Group*, std::vector<double>*>> parts;
+    std::vector<std::pair<const Group*, std::vector<double>*>> wanted;
     std::vector<Role> roles;
     for (Group& group : groups)
       for (const Role role : {Role::out, Role::keys_grad, Role::values_grad}) {
-        parts.emplace_back(&group, &group.gradients[role]);
+        wanted.emplace_back(&group, &group.gradients[role]);
         roles.push_back(role);
       }
-    parallel_for(parts.size(), [&](std::size_t part) {
-      const auto& [group, to] = parts[part];
-      *to = gradient(inputs, roles[part], group->rows);
+    parallel_for(wanted.size(), [&](std::size_t i) {
+      const auto& [group, to] = wanted[i];
+      *to = gradient(inputs, roles[i], group->rows);
     });
   }
 
@@ -256,8 +250,7 @@ struct RowSample::State {
       const std::lock_guard lock(mutex);
       for (std::size_t group = 0; group < groups.size(); ++group) groups[group].scale += squares[group];
     });
-    for (Group& group : groups)
-      group.scale = std::sqrt(group.scale) * std::abs(static_cast<double>(p.epilogue.scale));
+    for (Group& group : groups) group.scale = result_size(p, group.scale);
   }
 
  private:
@@ -285,8 +278,9 @@ struct RowSample::State {
 
   /// Adds some columns of a part's product to `x`, whose rows lie `stride` apart. Returns the sum of squares
   /// of the weight's elements.
-  double multiply_columns(const Part& part, const Weight& weight, std::int64_t col, std::int64_t cols,
-                          double* x, std::int64_t stride) const {
+  double multiply_columns(const Part& part, Weight weight, std::int64_t col, std::int64_t cols, double* x,
+                          std::int64_t stride) const {
+    weight.number = part.weight;
     constexpr std::int64_t block = 512;
     const bool turned = problem().transpose_b;
     std::vector<double> b;
@@ -294,10 +288,7 @@ struct RowSample::State {
     for (std::int64_t k = 0; k < weight.k; k += block) {
       const std::int64_t ks = smaller(block, weight.k - k);
       b.resize(static_cast<std::size_t>(ks * cols));
-      inputs.read(part.rank, weight.role,
-                  turned ? Area{part.weight * weight.n + col, cols, k, ks}
-                         : Area{part.weight * weight.k + k, ks, col, cols},
-                  b.data());
+      inputs.read(part.rank, weight.role, weight.block(problem(), k, ks, col, cols), b.data());
       const auto count = static_cast<int>(b.size());
       squares += cblas_ddot(count, b.data(), 1, b.data(), 1);
       cblas_dgemm(CblasRowMajor, CblasNoTrans, turned ? CblasTrans : CblasNoTrans,
