@@ -49,9 +49,10 @@ class Enqueue : public testing::TestWithParam<int> {
 INSTANTIATE_TEST_SUITE_P(Worlds, Enqueue, testing::Values(1, 2, 4), testing::PrintToStringParamName());
 
 /// The stream delivers inputs late. Directly after the epoch, it copies the results and poisons all matrices.
-/// The first inputs come so late that the calls of all ranks and epochs fit in between.
+/// The first inputs come so late that the calls of all ranks fit in between. Two epochs always fit into the
+/// driver's queues; of a plan with many launches, a third call waits until the first epoch has ended.
 TEST_P(Enqueue, ComesBehindTheUsersWorkAndBeforeWhatFollows) {
-  constexpr int epochs = 5;
+  constexpr int epochs = 5, in_flight = 2;
   constexpr std::uint64_t first_ns = 100'000'000;
   for (const Op op : {Op::gemm_allreduce, Op::gemm_reducescatter, Op::allgather_gemm})
     each(op, 2, [&](Operator& operation, Matrices& matrices) {
@@ -67,8 +68,9 @@ TEST_P(Enqueue, ComesBehindTheUsersWorkAndBeforeWhatFollows) {
         });
         operation.enqueue(streams.handles());
         streams.each([&](int rank, cudaStream_t stream) { matrices.keep(rank, epoch, stream); });
+        if (epoch + 1 == in_flight)
+          EXPECT_LT(seconds_since(begin), 1e-9 * first_ns) << "enqueue() has waited for the device";
       }
-      EXPECT_LT(seconds_since(begin), 1e-9 * first_ns) << "enqueue() has waited for the device";
       operation.synchronize();
       ASSERT_TRUE(streams.wait());
       for (int epoch = 0; epoch < epochs; ++epoch) EXPECT_TRUE(matrices.right(epoch, epoch % 2));
