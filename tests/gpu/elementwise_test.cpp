@@ -48,6 +48,27 @@ TEST_F(ElementwiseTest, ReordersSubtilesToSeveralDestinationsWithHoles) {
   expect(2, shape);
 }
 
+/// Rows of 1 KiB and more, which bulk copies move: of a slot, of several slots, and with a last part. With
+/// few CTAs the slots turn many times. With an odd address all rows go through registers.
+TEST_F(ElementwiseTest, ReordersLongRows) {
+  for (const Element type : every_type)
+    for (const int cols : {512, 2048, 7176})
+      for (const int tile_cols : {1024, cols})
+        for (const int ctas : {0, 2})
+          for (const int odd : {0, 1}) {
+            PassShape shape{
+                .rows = 333, .cols = cols, .tile_rows = 64, .tile_cols = tile_cols, .integers = false};
+            shape.type = shape.source_type = type;
+            shape.from = {.layout = Layout::by_tile, .piece_rows = 16, .holes_percent = 10, .odd = odd};
+            shape.to = {.layout = Layout::by_row, .piece_rows = 1, .holes_percent = 20};
+            shape.ctas = ctas;
+            expect(22, shape);
+            shape.from = {.layout = Layout::matrix};
+            shape.to.dests = 3, shape.to.odd = odd;
+            expect(23, shape);
+          }
+}
+
 TEST_F(ElementwiseTest, SumsSourcesInTheirOrder) {
   for (const Element type : every_type)
     for (const Element source : {type, Element::f32})
@@ -360,6 +381,16 @@ class HooksTest : public ElementwiseTest {
 };
 
 TEST_F(HooksTest, TilesAwaitTheirGatesAndAreCounted) {
+  run_epochs(1);
+}
+
+/// Bulk copies move the rows.
+class LongRowHooksTest : public HooksTest {
+ protected:
+  LongRowHooksTest() { shape_.cols = 2048, shape_.tile_cols = 1024; }
+};
+
+TEST_F(LongRowHooksTest, TilesAwaitTheirGatesAndAreCounted) {
   run_epochs(1);
 }
 

@@ -68,8 +68,9 @@ TEST_P(Enqueue, ComesBehindTheUsersWorkAndBeforeWhatFollows) {
         });
         operation.enqueue(streams.handles());
         streams.each([&](int rank, cudaStream_t stream) { matrices.keep(rank, epoch, stream); });
-        if (epoch + 1 == in_flight)
+        if (epoch + 1 == in_flight) {
           EXPECT_LT(seconds_since(begin), 1e-9 * first_ns) << "enqueue() has waited for the device";
+        }
       }
       operation.synchronize();
       ASSERT_TRUE(streams.wait());

@@ -92,6 +92,25 @@ std::vector<std::int32_t> positions_of(const Tiling& tiling) {
   return positions;
 }
 
+/// Positions of a pass's tiles in the order of execution. Where tiles wait for nothing and count for the same
+/// counters, those with the same source rows follow each other. A pass that sorts tokens reads each token
+/// once for each of its experts: once from memory, then from caches.
+std::vector<std::int64_t> positions_in_turn(const Context& context, const Elementwise& step,
+                                            const std::vector<Tile>& tiles) {
+  std::vector<std::int64_t> positions = all_positions(step.grid);
+  const bool in_any_order =
+      step.gates.empty() && context.launch.parts.empty() && step.queue < 0 && step.first == 0 &&
+      last_item(step) == step.grid.positions() && step.grid.tiles_n() == 1 && step.from.size() == 1 &&
+      !row_wise(step) && std::ranges::all_of(step.notify, [](const auto& to) { return to.ends.size() == 1; });
+  const auto* const matrix = std::get_if<placement::Matrix>(&step.from.front().form);
+  if (!in_any_order || matrix == nullptr || matrix->rows.world == 1) return positions;
+  std::ranges::stable_sort(positions, {}, [&](std::int64_t position) {
+    return matrix->rows.run_at(tiles[static_cast<std::size_t>(position)].m * step.grid.tile_rows, 1)
+        .matrix_row;
+  });
+  return positions;
+}
+
 /// Where row 0 of a slice lies.
 Route first_row(const Context& context, const Slice& slice) {
   const Address at = context.memory.at(slice, context.parity);
@@ -110,7 +129,8 @@ ElementwiseArgs tabled(const Context& context, const Elementwise& step, bool wai
   };
   const Tables tables = context.tables();
   const std::vector<Tile> tiles = tiles_of(grid);
-  const Tiling tiling{grid, tiles, all_positions(grid), grid.tile_rows, 1, grid.tile_rows};
+  const Tiling tiling{grid,           tiles, positions_in_turn(context, step, tiles),
+                      grid.tile_rows, 1,     grid.tile_rows};
   ElementwiseArgs args;
   const auto is_wide = [&](const Placement& from) { return dtype(from) == DType::f32; };
   const auto narrow = std::ranges::find_if_not(step.from, is_wide);
@@ -236,7 +256,8 @@ std::unique_ptr<Command> make_command(const Context& context, const std::vector<
   std::vector<std::pair<Placement, Placement>> passes;
   for (const Elementwise& step : steps) passes.emplace_back(step.from.front(), step.to);
   const std::vector<Tile> tiles = tiles_of(grid);
-  const Tiling tiling{grid, tiles, all_positions(grid), grid.tile_rows, 1, grid.tile_rows};
+  const Tiling tiling{grid,           tiles, positions_in_turn(context, first, tiles),
+                      grid.tile_rows, 1,     grid.tile_rows};
   const auto moves = context.tables().moves(passes, tiling);
   if (!moves) {
     std::vector<std::unique_ptr<Command>> parts;

@@ -69,7 +69,8 @@ struct ElementwiseArgs {
   /// If the number of CTAs is even, CTAs occupy SMs in pairs (clusters of two). A GEMM in clusters of two
   /// that starts beside the pass cannot use a single free SM.
   bool pairs = false;
-  std::int32_t room = 0;  ///< bytes of shared memory for chunks in flight of a sum; set by the launch
+  /// Bytes of shared memory for chunks in flight of a sum, or rows of a copy; set by the launch.
+  std::int32_t room = 0;
   /// Row r of source s is row index[r · index_row + s] of its route, which has no table; no_row: the source
   /// has none, no_token: nothing is stored. Tile by tile, not of mixed types. Null: rows have the order of
   /// the grid.

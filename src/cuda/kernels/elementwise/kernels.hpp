@@ -51,6 +51,24 @@ constexpr int sum_depth(int room, int source_count, int chunk_bytes) {
   return depth < most ? depth : most;
 }
 
+/// Slots of shared memory of each copy warp, for rows that a copy moves by bulk copies.
+struct CopySlots {
+  int bytes = 0;
+  int count = 0;
+};
+inline constexpr int max_copy_slots = 12;
+
+/// Slots for rows of `row_bytes` in `room` bytes of shared memory. None for short rows, of which too few
+/// would be in flight: these go through registers.
+constexpr CopySlots copy_slots(int room, std::int64_t row_bytes) {
+  constexpr int least = 1 << 10, most = 4 << 10, line = 128;
+  if (row_bytes < least) return {};
+  const int bytes = row_bytes < most ? static_cast<int>((row_bytes + line - 1) / line * line) : most;
+  const int count = room / (copy_warps * bytes);
+  if (count < 2) return {};
+  return {bytes, count < max_copy_slots ? count : max_copy_slots};
+}
+
 constexpr int size_of(Element type) {
   return type == Element::f32 ? 4 : 2;
 }

@@ -89,14 +89,26 @@ cudaError_t count_ctas(ElementwiseLaunch& at, std::int64_t pieces, int most, int
   return cudaSuccess;
 }
 
-/// Bytes of shared memory for the chunks in flight of a sum. A CTA may have `most_shared` bytes.
-std::int32_t tile_room(const ElementwiseArgs& args, int most_shared) {
+/// Bytes of shared memory for the chunks in flight of a sum, or the rows of a copy. A CTA may have
+/// `most_shared` bytes. `bulk`: the kernel has bulk copies.
+std::int32_t tile_room(const ElementwiseArgs& args, int most_shared, bool bulk) {
   constexpr int own = 8 << 10, enough = 192 << 10;
-  if (copies(args) || args.mixed || args.index != nullptr) return 0;
+  if (copies(args)) {
+    const CopySlots slots =
+        copy_slots(std::min(most_shared - own, enough), std::int64_t{args.tile_cols} * size_of(args.type));
+    return bulk ? copy_warps * slots.count * slots.bytes : 0;
+  }
+  if (args.mixed || args.index != nullptr) return 0;
   const int chunk_bytes =
       16 / std::min(size_of(args.type), size_of(args.source_type)) * size_of(args.source_type);
   const int depth = sum_depth(std::min(most_shared - own, enough), args.source_count, chunk_bytes);
   return depth < 2 ? 0 : depth * args.source_count * copy_threads * chunk_bytes;
+}
+
+/// Whether a kernel has bulk copies: not the device's capability, as the driver may have translated the
+/// kernel from an earlier one.
+bool has_bulk_copies(const cudaFuncAttributes& attributes) {
+  return attributes.ptxVersion >= 90;
 }
 
 cudaError_t preload(const void* kernel) {
@@ -120,7 +132,10 @@ cudaError_t prepare_elementwise(const ElementwiseArgs& args, ElementwiseLaunch& 
   if (!row_wise(args)) {
     at.kernel = args.index != nullptr ? find_picked_kernel(args) : find_tiles_kernel(args);
     at.threads = tile_threads;
-    at.room = tile_room(args, facts.most_shared);
+    if (at.kernel == nullptr) return cudaErrorInvalidValue;
+    cudaFuncAttributes attributes;
+    if (const cudaError_t error = cudaFuncGetAttributes(&attributes, at.kernel)) return error;
+    at.room = tile_room(args, facts.most_shared, has_bulk_copies(attributes));
     at.shared_bytes = static_cast<std::size_t>(at.room);
     at.early = args.early && ptx::launch_early(facts.major);
     if (const cudaError_t error = count_ctas(at, args.last - args.first, args.ctas, facts.sms)) return error;
@@ -136,9 +151,7 @@ cudaError_t prepare_elementwise(const ElementwiseArgs& args, ElementwiseLaunch& 
   if (args.norm && args.cols * std::int64_t{sizeof(float)} > most_shared)
     return cudaErrorInvalidConfiguration;
   const int workers = args.ctas > 0 ? std::min(args.ctas, facts.sms) : facts.sms;
-  // Not the device's capability: the driver may have translated the kernel from an earlier one.
-  const bool bulk = attributes.ptxVersion >= 90;
-  at.rows = row_layout(args, rows, workers, most_shared, bulk);
+  at.rows = row_layout(args, rows, workers, most_shared, has_bulk_copies(attributes));
   at.kernel = at.rows.pieces > 0 ? ringed : find_rows_kernel(args, false);
   at.threads = at.rows.slices * at.rows.threads + 32 * at.rows.loaders;
   at.shared_bytes = static_cast<std::size_t>(at.rows.slices * at.rows.slice_bytes + at.rows.weight_bytes);

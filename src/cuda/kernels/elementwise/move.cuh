@@ -2,6 +2,7 @@
 #pragma once
 
 #include "activation.cuh"
+#include "bulk_rows.cuh"
 #include "chunk.cuh"
 #include "cuda/kernels/ptx/copy_groups.cuh"
 #include "cuda/kernels/ptx/shared.cuh"
@@ -76,17 +77,52 @@ __device__ inline bool load_from(const ElementwiseArgs& args, const Route& sourc
   return true;
 }
 
+/// Copies tiles whose rows are whole by bulk copies, and calls by_registers(work) for others.
+/// `source_of(work)`: a function from a row of the tile to the address of its columns, or null.
+template <class T, class SourceOf, class Tile>
+__device__ __forceinline__ void copy_tiles(const ElementwiseArgs& args, TileRing& ring, SourceOf&& source_of,
+                                           Tile&& by_registers) {
+  constexpr int element = static_cast<int>(sizeof(T));
+  if (args.room == 0) {
+    for_each_tile(ring, [&](int, const TileWork& work) { by_registers(work); });
+    return;
+  }
+  extern __shared__ __align__(128) char slots_room[];
+  __shared__ ptx::Barrier arrived[copy_warps * max_copy_slots];
+  BulkSlots slots(copy_slots(args.room, std::int64_t{args.tile_cols} * element), slots_room, arrived);
+  for_each_tile(ring, [&](int slot, const TileWork& work) {
+    if (ring.lines[slot].whole)
+      copy_rows(args, work, element, slots, source_of(work));
+    else
+      by_registers(work);
+  });
+}
+
 /// Reorders one source. T: any type with the size of an element.
 template <class T>
 struct Copy {
   static constexpr int batch = 8;  // loads in flight in a thread
   static constexpr int length = vector_bytes / static_cast<int>(sizeof(T));
 
-  static __device__ __forceinline__ void survey(const ElementwiseArgs&, const Route*, const TileWork&,
-                                                TileLines&, int) {}
+  /// The tile's columns in a row of the source; null: the row has no address.
+  static __device__ __forceinline__ const char* columns_of(const ElementwiseArgs& args, const Route& source,
+                                                           const TileWork& work, int row) {
+    const char* const at = row_of(source, work.spot, args.tile_rows, row);
+    if (at == nullptr) return nullptr;
+    return at + first_col(source, work.spot, args.tile_cols) * std::int64_t{sizeof(T)};
+  }
+  static __device__ __forceinline__ void survey(const ElementwiseArgs& args, const Route* sources,
+                                                const TileWork& work, TileLines& lines, int lane) {
+    survey_rows(args, work, static_cast<int>(sizeof(T)), lines, lane, [&](int row) {
+      return reinterpret_cast<std::uintptr_t>(columns_of(args, sources[0], work, row));
+    });
+  }
   static __device__ __forceinline__ void run(const ElementwiseArgs& args, const Route* sources,
                                              TileRing& ring) {
-    for_each_tile(ring, [&](int, const TileWork& work) { tile(args, sources, work); });
+    const auto source_of = [&](const TileWork& work) {
+      return [&](int row) { return columns_of(args, sources[0], work, row); };
+    };
+    copy_tiles<T>(args, ring, source_of, [&](const TileWork& work) { tile(args, sources, work); });
   }
   /// Looks up all addresses of a batch before the first load. Lookups are loads themselves: one that waited
   /// for another would cost its latency for each chunk.

@@ -26,11 +26,30 @@ template <class T>
 struct PickedCopy {
   static constexpr int batch = Copy<T>::batch, length = Copy<T>::length;
 
-  static __device__ __forceinline__ void survey(const ElementwiseArgs&, const Route*, const TileWork&,
-                                                TileLines&, int) {}
+  /// Before the gates open, so without a look at the index.
+  static __device__ __forceinline__ void survey(const ElementwiseArgs& args, const Route* sources,
+                                                const TileWork& work, TileLines& lines, int lane) {
+    const Route& source = sources[0];
+    survey_rows(args, work, static_cast<int>(sizeof(T)), lines, lane, [&](int) {
+      return reinterpret_cast<std::uintptr_t>(source.base + source.shift + indent_of(args, work)) |
+             static_cast<std::uintptr_t>(source.row_bytes);
+    });
+  }
+  static __device__ __forceinline__ std::int64_t indent_of(const ElementwiseArgs& args,
+                                                           const TileWork& work) {
+    return std::int64_t{work.spot.n} * args.tile_cols * std::int64_t{sizeof(T)};
+  }
   static __device__ __forceinline__ void run(const ElementwiseArgs& args, const Route* sources,
                                              TileRing& ring) {
-    for_each_tile(ring, [&](int, const TileWork& work) { tile(args, sources[0], work); });
+    const auto source_of = [&](const TileWork& work) {
+      return [&](int row) -> const char* {
+        const std::int32_t picked = *picks_of(args, work, row);
+        if (picked < 0) return nullptr;
+        const Route& source = sources[0];
+        return source.base + source.shift + picked * source.row_bytes + indent_of(args, work);
+      };
+    };
+    copy_tiles<T>(args, ring, source_of, [&](const TileWork& work) { tile(args, sources[0], work); });
   }
   /// True if a row of the tile is picked. Called by whole warps.
   static __device__ __forceinline__ bool any_picked(const ElementwiseArgs& args, const TileWork& work) {

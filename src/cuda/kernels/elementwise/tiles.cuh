@@ -42,9 +42,10 @@ struct TileWork {
   std::int32_t cols;  ///< 0: a phantom, or the end of the tiles
 };
 
-/// Address of a tile's first row at column 0, in every source and destination (null: the row has none). Valid
-/// if `whole`: the tile is one piece in all of them, and its chunks are complete and aligned. The scheduler
-/// warp computes it once, so that copy threads need no lookup for each chunk.
+/// What the scheduler warp finds out of a tile, so that copy threads need not look for each chunk. Of a sum:
+/// the address of its first row at column 0, in every source and destination (null: the row has none). Valid
+/// if `whole`: the tile is one piece in all of them, and its chunks are complete and aligned. Of a copy:
+/// `whole` if bulk copies can move its rows.
 struct TileLines {
   bool whole;
   const char* from[max_sources];

@@ -34,6 +34,15 @@ __device__ __forceinline__ void load_bulk(void* to, const void* from, std::uint3
 #endif
 }
 
+/// Starts to copy a multiple of 16 bytes of shared memory to memory of this device or a peer.
+__device__ __forceinline__ void store_bulk(void* to, const void* from, std::uint32_t bytes) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
+               "r"(shared_address(from)), "r"(bytes)
+               : "memory");
+#endif
+}
+
 /// Makes writes to shared memory by this thread visible to bulk copies.
 __device__ __forceinline__ void fence_async_shared() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

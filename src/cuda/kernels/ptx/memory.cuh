@@ -88,7 +88,9 @@ __device__ __forceinline__ void fence_sys() {
 
 /// Orders an acquire before TMA loads of data that plain instructions stored (generic to async proxy).
 __device__ __forceinline__ void fence_proxy_async_global() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("fence.proxy.async.global;" ::: "memory");
+#endif
 }
 
 /// Loads 16 bytes that are read once: not kept in L1. The load is coherent: the data may have been written
