@@ -105,22 +105,6 @@ def cuda_signal_groups(record):
     return ["groups", "waves", "µs", "speed-up"], rows
 
 
-@table("cuda-async-tp", "h200x2/async_tp", "h200x2/layers_tp8")
-def cuda_async_tp(record, layers):
-    """Microseconds of async-TP, then of `auto`."""
-    sizes = values_of(record, "m")
-    rows = []
-    for name, case in LAYERS_TP8:
-        if case["op"] == "gemm+allreduce":
-            continue
-        cells = []
-        for m in sizes:
-            theirs = pick(record, m=m, timed="async_tp", **case)
-            cells.append(f"{us(theirs[0]):.0f}, {us(one(layers, m=m, contender='auto', **case)):.0f}" if theirs else "")
-        rows.append([name, *cells])
-    return ["", f"M = {sizes[0]}", *sizes[1:]], rows
-
-
 @table("fused-helpers-2", "h200x2/helpers")
 def fused_helpers_2(record):
     cases = [{"op": op, "m": m, "k": k} for op in SUMS for m in (2048, 8192) for k in (1024, 3584)]
