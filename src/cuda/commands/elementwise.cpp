@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 
 #include "command.hpp"
@@ -105,8 +106,9 @@ std::vector<std::int64_t> positions_in_turn(const Context& context, const Elemen
   const auto* const matrix = std::get_if<placement::Matrix>(&step.from.front().form);
   if (!in_any_order || matrix == nullptr || matrix->rows.world == 1) return positions;
   std::ranges::stable_sort(positions, {}, [&](std::int64_t position) {
-    return matrix->rows.run_at(tiles[static_cast<std::size_t>(position)].m * step.grid.tile_rows, 1)
-        .matrix_row;
+    const Tile& tile = tiles[static_cast<std::size_t>(position)];
+    if (step.grid.phantom(tile)) return std::numeric_limits<std::int64_t>::max();
+    return matrix->rows.run_at(tile.m * step.grid.tile_rows, 1).matrix_row;
   });
   return positions;
 }

@@ -62,7 +62,7 @@ inline constexpr int max_copy_slots = 12;
 /// would be in flight: these go through registers.
 constexpr CopySlots copy_slots(int room, std::int64_t row_bytes) {
   constexpr int least = 1 << 10, most = 4 << 10, line = 128;
-  if (row_bytes < least) return {};
+  if (row_bytes < least || row_bytes > 1 << 30) return {};
   const int bytes = row_bytes < most ? static_cast<int>((row_bytes + line - 1) / line * line) : most;
   const int count = room / (copy_warps * bytes);
   if (count < 2) return {};

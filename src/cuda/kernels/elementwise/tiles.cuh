@@ -10,18 +10,20 @@
 // free of deadlock as items depend on lower items only.
 //
 // Memory order, loads: the scheduler warp awaits the gate (acquire.sys) and arrives at the mbarrier `posted`
-// (release, CTA); the copy warps wait there (acquire, CTA). Their loads are coherent ones.
+// (release, CTA); the copy warps wait there (acquire, CTA). Their loads are coherent ones, or bulk copies
+// behind a proxy fence (bulk_rows.cuh).
 //
-// Memory order, stores: the copy warps arrive at the mbarrier `moved`. The notify warp waits there, and then
-// adds to the counters with release at the scope of their readers. Barriers and release are cumulative, so
-// each notify covers the stores of all copy warps.
+// Memory order, stores: the copy warps arrive at the mbarrier `moved`, once their bulk copies are done. The
+// notify warp waits there, and then adds to the counters with release at the scope of their readers. Barriers
+// and release are cumulative, so each notify covers the stores of all copy warps.
 //
 // Memory order, slots: all lanes of the scheduler warp write TileLines, then __syncwarp() orders their stores
 // before lane 0's arrival at `posted`. The racecheck of compute-sanitizer does not follow that chain, and
 // reports TileLines.
 //
 // Assumes: warps 0 … copy_warps - 1 are copy warps. Tables and `order` are constant while the kernel runs.
-// One thread loads and stores a chunk, so that `to` may be one of the sources (in place).
+// One thread loads and stores a chunk, or a piece of a row, so that `to` may be one of the sources (in
+// place).
 #pragma once
 
 #include "cuda/kernels/count.cuh"
@@ -42,10 +44,10 @@ struct TileWork {
   std::int32_t cols;  ///< 0: a phantom, or the end of the tiles
 };
 
-/// What the scheduler warp finds out of a tile, so that copy threads need not look for each chunk. Of a sum:
-/// the address of its first row at column 0, in every source and destination (null: the row has none). Valid
-/// if `whole`: the tile is one piece in all of them, and its chunks are complete and aligned. Of a copy:
-/// `whole` if bulk copies can move its rows.
+/// What the scheduler warp finds out about a tile, so that copy threads need not look for each chunk. Of a
+/// sum: the address of its first row at column 0, in every source and destination (null: the row has none).
+/// Valid if `whole`: the tile is one piece in all of them, and its chunks are complete and aligned. Of a
+/// copy: `whole` if bulk copies can move its rows.
 struct TileLines {
   bool whole;
   const char* from[max_sources];

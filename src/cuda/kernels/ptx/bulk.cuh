@@ -1,6 +1,6 @@
-// Bulk copies by TMA: one instruction copies a range of global memory to shared memory, or adds a range of
-// shared memory to global memory (bench/cuda only). From compute capability 9.0 on; earlier devices must not
-// call these functions.
+// Bulk copies by TMA: one instruction copies a range of global memory to shared memory or back, or adds a
+// range of shared memory to global memory (bench/cuda only). From compute capability 9.0 on; earlier devices
+// must not call these functions.
 #pragma once
 
 #include "barrier.cuh"
