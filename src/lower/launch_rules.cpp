@@ -91,8 +91,8 @@ bool weights_early(const Plan& plan, std::int32_t rank, const Lane& lane, std::s
   const auto delivers = [&](std::size_t at) {
     return at < lane.steps.size() && counts_arrivals(plan, lane.steps[at]);
   };
-  return gemm != nullptr && gemm->gates.empty() && gemm->b.rank == rank &&
-         is_input(plan.buffers[static_cast<std::size_t>(gemm->b.buffer)].role) &&
+  return gemm != nullptr && gemm->grid.rows <= most_early_rows && gemm->gates.empty() &&
+         gemm->b.rank == rank && is_input(plan.buffers[static_cast<std::size_t>(gemm->b.buffer)].role) &&
          ((step > 0 && delivers(step - 1)) || delivers(step + 1));
 }
 

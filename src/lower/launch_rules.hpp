@@ -37,9 +37,11 @@ KSplit k_split(std::int32_t tile_rows, std::int32_t cols);
 /// await parts of other ranks come last, and would hold up the parts of tiles behind them.
 KSplit k_split(const Gemm& step);
 
+/// Most rows of a GEMM that loads B early: with more, cuBLASLt's kernels are as fast, which do not.
+inline constexpr std::int64_t most_early_rows = 128;
 /// True if a GEMM may load B before the kernels ahead of it in the stream have ended, also those of earlier
-/// calls. All else must wait for them. It must have a delivery ahead or behind, no gates, and a B that is an
-/// input of its own rank. The backend checks that no earlier call writes B.
+/// calls. All else must wait for them. It must have a delivery ahead or behind, few rows, no gates, and a B
+/// that is an input of its own rank. The backend checks that no earlier call writes B.
 bool weights_early(const Plan& plan, std::int32_t rank, const Lane& lane, std::size_t step);
 
 /// End of the delivery behind a GEMM whose sends the GEMM may do itself, as tiles are complete; 0: none. The

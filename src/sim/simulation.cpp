@@ -163,7 +163,9 @@ const Launch* Simulation::launch_of(const LaneState& lane, std::size_t step) con
 
 Simulated Simulation::run() && {
   for (Index lane = 0; lane < static_cast<Index>(lanes_.size()); ++lane)
-    machine_.begin_us > 0 ? wake(lane, machine_.begin_us) : resume(lane);
+    machine_.begin_us > 0 && !begins_early(lanes_[static_cast<std::size_t>(lane)])
+        ? wake(lane, machine_.begin_us)
+        : resume(lane);
   for (;;) {
     // Recomputes rates at most once per instant, however many transfers begin or end.
     if (links_changed_ && (events_.empty() || events_.next_at() > now_)) {
@@ -306,6 +308,16 @@ bool Simulation::synced(LaneState& lane) {
 bool Simulation::may_start_early(const LaneState& lane, std::size_t step) const {
   const Launch* const launch = machine_.early_kernels ? launch_of(lane, step) : nullptr;
   return launch && launch->may_start_early;
+}
+
+/// True if the lane's first product loads its weights while the run begins: that takes longer than the begin.
+bool Simulation::begins_early(const LaneState& lane) const {
+  const auto& steps = lane_plan(lane).steps;
+  const auto product =
+      std::ranges::find_if(steps, [](const Step& step) { return std::holds_alternative<Gemm>(step); });
+  if (!machine_.early_kernels || product == steps.end()) return false;
+  const Launch* const launch = launch_of(lane, static_cast<std::size_t>(product - steps.begin()));
+  return launch != nullptr && launch->weights_early;
 }
 
 /// True if a kernel or messages of the lane follow an event of another lane, for which they wait. The time

@@ -156,6 +156,7 @@ class Simulation {
   bool synced(LaneState& lane);
   const Launch* launch_of(const LaneState& lane) const;
   const Launch* launch_of(const LaneState& lane, std::size_t step) const;
+  bool begins_early(const LaneState& lane) const;
   bool may_start_early(const LaneState& lane, std::size_t step) const;
   std::int32_t most_workers(const LaneState& lane, const Step& step) const;
   bool by_event(const LaneState& lane) const;

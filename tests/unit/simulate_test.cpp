@@ -23,6 +23,22 @@ TEST(Simulate, ARunBeginsOnce) {
   EXPECT_NEAR(time(plan, begins, {.epochs = 3}) - time(plan, machine(), {.epochs = 3}), 7, 1e-9);
 }
 
+TEST(Simulate, WeightsThatLoadEarlyDoNotWaitForTheBegin) {
+  Machine gpus = machine();
+  gpus.peer_memory = gpus.early_kernels = true;
+  gpus.sync_us = 1;
+  Machine begins = gpus;
+  begins.begin_us = 7;
+  Problem few = problem(Op::gemm_allreduce);
+  const auto begin_us = [&](std::int64_t m) {
+    few.m = m;
+    const Plan plan = plan_low_latency(few, gpus, {}).value();
+    return time(plan, begins) - time(plan, gpus);
+  };
+  EXPECT_NEAR(begin_us(128), 0, 1e-9);
+  EXPECT_NEAR(begin_us(132), 7, 1e-9) << "a library's kernel, which does not load early";
+}
+
 TEST(Simulate, AGemmIsItsWaves) {
   const Plan plan = plan_sequential(problem(Op::gemm), machine()).value();
   EXPECT_DOUBLE_EQ(time(plan, machine()), gemm_us);
