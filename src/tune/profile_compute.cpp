@@ -18,8 +18,8 @@ constexpr TileShape any_tiles[] = {{64, 64},   {64, 128},  {128, 128},   {64, 51
                                    {128, 256}, {256, 128}, {128, 512},   {256, 256},
                                    {256, 512}, {512, 512}, {1024, 1024}, {2048, 2048}};
 constexpr std::array<std::int64_t, 4> lengths_on_cores{64, 256, 1024, 4096};  // K
-/// From K = 1024 on, times of a kernel with fixed tiles lie on a line: on an H200 within 2%, to 12288. Below,
-/// stores bound them, and a line with K = 512 is 13% too slow at 1024 and 3% too fast at 8192.
+/// From K = 1024 on, times of a kernel with fixed tiles lie nearly on a line. Below, stores bound them: with
+/// K = 512, the line is too slow for short K and too fast for long.
 constexpr std::array<std::int64_t, 4> lengths_of_kernels{1024, 2048, 4096, 8192};
 constexpr TileShape reference{512, 512};  // tile per worker of the reference product
 constexpr std::int64_t reference_k = 1024;

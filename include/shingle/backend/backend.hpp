@@ -166,7 +166,7 @@ class Executable {
   /// Enqueues one epoch on streams of the devices (CUDA: cudaStream_t) and returns at once. It takes one
   /// stream for each local rank, in the order of local_ranks(). The epoch starts after earlier work of its
   /// stream, and later work waits for it. Epochs run in the order of the calls, on any streams. All processes
-  /// must make the same calls. With many epochs in flight (two always fit), it waits until one has ended.
+  /// must make the same calls. The call waits for the end of an epoch if many are in flight; two always fit.
   ///
   /// The next call of any kind, or synchronize(), throws a failure on the device. The World is then broken,
   /// and the outputs since the previous call are void.

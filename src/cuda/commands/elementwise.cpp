@@ -93,24 +93,24 @@ std::vector<std::int32_t> positions_of(const Tiling& tiling) {
   return positions;
 }
 
-/// Positions of a pass's tiles in the order of execution. Where tiles wait for nothing and count for the same
+/// The tiles of a pass in the order of execution. Where tiles wait for nothing and count for the same
 /// counters, those with the same source rows follow each other. A pass that sorts tokens reads each token
 /// once for each of its experts: once from memory, then from caches.
-std::vector<std::int64_t> positions_in_turn(const Context& context, const Elementwise& step,
-                                            const std::vector<Tile>& tiles) {
-  std::vector<std::int64_t> positions = all_positions(step.grid);
+Tiling in_turn(const Context& context, const Elementwise& step, const std::vector<Tile>& tiles) {
+  const TileGrid& grid = step.grid;
+  Tiling tiling{grid, tiles, all_positions(grid), grid.tile_rows, 1, grid.tile_rows};
   const bool in_any_order =
       step.gates.empty() && context.launch.parts.empty() && step.queue < 0 && step.first == 0 &&
-      last_item(step) == step.grid.positions() && step.grid.tiles_n() == 1 && step.from.size() == 1 &&
+      last_item(step) == grid.positions() && grid.tiles_n() == 1 && step.from.size() == 1 &&
       !row_wise(step) && std::ranges::all_of(step.notify, [](const auto& to) { return to.ends.size() == 1; });
   const auto* const matrix = std::get_if<placement::Matrix>(&step.from.front().form);
-  if (!in_any_order || matrix == nullptr || matrix->rows.world == 1) return positions;
-  std::ranges::stable_sort(positions, {}, [&](std::int64_t position) {
-    const Tile& tile = tiles[static_cast<std::size_t>(position)];
-    if (step.grid.phantom(tile)) return std::numeric_limits<std::int64_t>::max();
-    return matrix->rows.run_at(tile.m * step.grid.tile_rows, 1).matrix_row;
+  if (!in_any_order || matrix == nullptr || matrix->rows.world == 1) return tiling;
+  std::ranges::stable_sort(tiling.positions, {}, [&](std::int64_t position) {
+    const Tile& tile = tiling.tile(position);
+    if (grid.phantom(tile)) return std::numeric_limits<std::int64_t>::max();
+    return matrix->rows.run_at(tile.m * grid.tile_rows, 1).matrix_row;
   });
-  return positions;
+  return tiling;
 }
 
 /// Where row 0 of a slice lies.
@@ -131,8 +131,7 @@ ElementwiseArgs tabled(const Context& context, const Elementwise& step, bool wai
   };
   const Tables tables = context.tables();
   const std::vector<Tile> tiles = tiles_of(grid);
-  const Tiling tiling{grid,           tiles, positions_in_turn(context, step, tiles),
-                      grid.tile_rows, 1,     grid.tile_rows};
+  const Tiling tiling = in_turn(context, step, tiles);
   ElementwiseArgs args;
   const auto is_wide = [&](const Placement& from) { return dtype(from) == DType::f32; };
   const auto narrow = std::ranges::find_if_not(step.from, is_wide);
@@ -258,8 +257,7 @@ std::unique_ptr<Command> make_command(const Context& context, const std::vector<
   std::vector<std::pair<Placement, Placement>> passes;
   for (const Elementwise& step : steps) passes.emplace_back(step.from.front(), step.to);
   const std::vector<Tile> tiles = tiles_of(grid);
-  const Tiling tiling{grid,           tiles, positions_in_turn(context, first, tiles),
-                      grid.tile_rows, 1,     grid.tile_rows};
+  const Tiling tiling = in_turn(context, first, tiles);
   const auto moves = context.tables().moves(passes, tiling);
   if (!moves) {
     std::vector<std::unique_ptr<Command>> parts;
