@@ -11,11 +11,16 @@ namespace {
 constexpr EnginePhases phases{.control_us = 1, .schedule_us = 2, .copy_us = 3, .sync_us = 4};
 constexpr double copied_us = 3 + 4;
 
-double time(CopyVariant variant, const EnginePhases& engine, bool prelaunch = false) {
+Machine machine_with(const EnginePhases& engine) {
   Machine machine;
   machine.memory_gbps = 1e9;
   machine.link = {1e9, 0};
   machine.engine = engine;
+  return machine;
+}
+
+double time(CopyVariant variant, const EnginePhases& engine, bool prelaunch = false) {
+  const Machine machine = machine_with(engine);
   Problem problem{.op = Op::allgather, .world = 3, .m = 3, .n = 4, .k = 4};
   if (variant == CopyVariant::swap) {
     problem.op = Op::alltoall;
@@ -67,6 +72,21 @@ TEST(SimulateEngines, ChargeBroadcastsAndSwaps) {
   EXPECT_NEAR(time(CopyVariant::bcst, engine), launched_us(3, 2) + 6, 1e-6);
   EXPECT_NEAR(time(CopyVariant::swap, engine), launched_us(3, 2) + 7, 1e-6);
   EXPECT_NEAR(time(CopyVariant::pcpy, engine), launched_us(6, 2), 1e-6);
+}
+
+/// Streams hold the commands before the epoch begins, unless its time includes the calls.
+TEST(SimulateEngines, TakeCommandsFromStreams) {
+  Machine machine = machine_with(phases);
+  Plan plan =
+      plan_copy_engine({.op = Op::allgather, .world = 3, .m = 3, .n = 4, .k = 4}, machine, {}).value();
+  for (RankPlan& rank : plan.ranks)
+    for (Lane& lane : rank.lanes) lane.submission.timed = false;
+  const double created_us = simulate(plan, machine).makespan_us;
+  machine.sync_us = 1e-3;  // waits are kernels on streams
+  EXPECT_NEAR(simulate(plan, machine).makespan_us, copied_us, 0.01);
+  for (RankPlan& rank : plan.ranks)
+    for (Lane& lane : rank.lanes) lane.submission.timed = lane.kind == LaneKind::copy;
+  EXPECT_NEAR(simulate(plan, machine).makespan_us, created_us, 0.01);
 }
 
 /// Late in a long run a femtosecond is less than two neighbouring times are apart.
