@@ -7,6 +7,7 @@
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <random>
 
 #include "shingle/backend/backend.hpp"
 #include "shingle/base/error.hpp"
@@ -23,6 +24,8 @@ struct SimulatedParts {
   Capabilities can{};  ///< its tiles are also the only ones that it serves
   bool attends = true;
   bool attends_backward = true;
+  double noise = 0;  ///< of a time, as a fraction of it: uniform, up to this
+  mutable std::mt19937 random{1};
 };
 
 class SimulatedWorld final : public World {
@@ -61,7 +64,8 @@ class SimulatedWorld final : public World {
     RunReport run(const RunOptions& options) override {
       if (!result_) result_ = simulate(plan_, parts_.machine);
       RunReport report;
-      report.elapsed_us = result_->makespan_us;
+      report.elapsed_us =
+          result_->makespan_us * (1 + parts_.noise * std::uniform_real_distribution<>(-1, 1)(parts_.random));
       if (options.trace) report.spans = result_->spans;
       return report;
     }
