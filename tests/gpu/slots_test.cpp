@@ -1,6 +1,8 @@
 // Experts whose tokens are routed on the device: the slots of the kernel, and one graph for any routing.
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #ifdef SHINGLE_WITH_CUDA
 
 #include "asynchronous.hpp"
@@ -276,6 +278,35 @@ void write_ids(World& world, const Inputs& inputs, const Workspace& memory) {
     write_input(world, inputs, rank, Role::topk_ids, const_cast<void*>(memory.data(rank, Role::topk_ids)));
 }
 
+/// Captures one call, and replays it with so many routings. Prints why a plan is unserved.
+void serve_by_one_graph(World& world, const Problem& problem, const Params& params,
+                        const std::function<std::shared_ptr<const Routing>(int)>& routing, int routings) {
+  SCOPED_TRACE(describe(problem) + " by " + describe(params));
+  Context context(world, {.verify = true, .timeout_us = 20e6});
+  const int declared = context.declare(problem, {params});
+  const auto first = random_inputs(problem, 1, Values::integers, routing(0));
+  Workspace memory(world, *first);
+  const std::vector<Argument> arguments = memory.arguments(problem);
+  const Streams streams(world);
+  try {
+    context.call(declared, problem.m, arguments);
+    context.synchronize();
+    const CapturedCall graph(context, declared, problem.m, arguments, streams);
+    for (int number = 0; number < routings && !testing::Test::HasFailure(); ++number) {
+      const auto inputs = random_inputs(problem, 1, Values::integers, routing(number));
+      write_ids(world, *inputs, memory);
+      memory.poison_outputs();
+      graph.replay();
+      ASSERT_TRUE(streams.wait());
+      const Check result = shingle::check(*inputs, memory.outputs());
+      EXPECT_TRUE(result.passed) << "routing " << number << ": " << result.max_error << " at "
+                                 << result.worst;
+    }
+  } catch (const Unsupported& reason) {
+    std::printf("unserved: %s\n", reason.what());
+  }
+}
+
 TEST_P(SlotsOnGpus, OneGraphServesAnyRouting) {
   Dice dice(static_cast<std::uint64_t>(GetParam()));
   for (const Op op :
@@ -284,33 +315,24 @@ TEST_P(SlotsOnGpus, OneGraphServesAnyRouting) {
     for (const std::int32_t capacity : {70, 300})
       for (const Params& params : ways(op)) {
         const Problem problem = experts(op, capacity);
-        SCOPED_TRACE(describe(problem) + " by " + describe(params));
         // The reference takes most of the time: default params have all routings where choices are dropped.
         const int routings = params == Params{FusedParams{}} && capacity < problem.m ? 100 : 6;
-        Context context(*world, {.verify = true, .timeout_us = 20e6});
-        const int declared = context.declare(problem, {params});
-        const auto first = random_inputs(problem, 1, Values::integers, choices(dice, problem, 0));
-        Workspace memory(*world, *first);
-        const std::vector<Argument> arguments = memory.arguments(problem);
-        const Streams streams(*world);
-        try {
-          context.call(declared, problem.m, arguments);
-          context.synchronize();
-          const CapturedCall graph(context, declared, problem.m, arguments, streams);
-          for (int number = 0; number < routings && !HasFailure(); ++number) {
-            const auto inputs = random_inputs(problem, 1, Values::integers, choices(dice, problem, number));
-            write_ids(*world, *inputs, memory);
-            memory.poison_outputs();
-            graph.replay();
-            ASSERT_TRUE(streams.wait());
-            const Check result = shingle::check(*inputs, memory.outputs());
-            EXPECT_TRUE(result.passed)
-                << "routing " << number << ": " << result.max_error << " at " << result.worst;
-          }
-        } catch (const Unsupported& reason) {
-          std::printf("unserved: %s\n", reason.what());
-        }
+        serve_by_one_graph(
+            *world, problem, params, [&](int number) { return choices(dice, problem, number); }, routings);
       }
+}
+
+/// Rows that bulk copies move in two parts of unequal lengths.
+TEST_P(SlotsOnGpus, LongRowsArePicked) {
+  Dice dice(static_cast<std::uint64_t>(30 + GetParam()));
+  for (const Op op : {Op::alltoall_grouped_gemm, Op::grouped_gemm_alltoall, Op::allgather_grouped_gemm,
+                      Op::grouped_gemm_reducescatter, Op::moe_allreduce})
+    for (const Params& params : ways(op)) {
+      Problem problem = with_m(experts(op, 70), 120);
+      problem.n = problem.k = 2056;
+      serve_by_one_graph(
+          *world, problem, params, [&](int number) { return choices(dice, problem, number); }, 3);
+    }
 }
 
 TEST_P(SlotsOnGpus, GiveTheBitsOfARoutingThatTheHostKnows) {

@@ -1,5 +1,6 @@
-// Copies of a tile's rows by bulk copies: from memory to a slot of shared memory, and from there to memory.
-// One lane of a warp starts them, and no data passes through registers. All slots of a CTA are in flight.
+// Copies of rows by bulk copies: from memory to a slot of shared memory, and from there to memory. One lane
+// of a warp starts them, and no data passes through registers. All slots of a CTA are in flight, and stay so
+// from one tile to the next where nobody waits for a tile.
 #pragma once
 
 #include "cuda/kernels/ptx/bulk.cuh"
@@ -7,64 +8,134 @@
 
 namespace shingle::cuda {
 
-/// The slots of one copy warp, with turns to load and to store them. Only lane 0 copies.
-class BulkSlots {
+/// A row of a tile, or the part of it that fits into a slot.
+struct RowPiece {
+  const char* from;  ///< null: it is not copied
+  char* to;          ///< in the first destination; null: not there
+  std::int32_t row;
+  std::int32_t offset;  ///< bytes from the tile's first column
+  std::int32_t bytes;
+  TileSpot tile;
+};
+
+/// The value that another lane has. Called by whole warps.
+template <class T>
+__device__ inline T of_lane(const T& value, int lane) {
+  static_assert(sizeof(T) % sizeof(std::uint32_t) == 0);
+  T result;
+#pragma unroll
+  for (std::size_t i = 0; i < sizeof(T) / sizeof(std::uint32_t); ++i)
+    reinterpret_cast<std::uint32_t*>(&result)[i] =
+        __shfl_sync(~0u, reinterpret_cast<const std::uint32_t*>(&value)[i], lane);
+  return result;
+}
+
+/// The pieces that one copy warp has in flight. Lane i keeps the piece in slot i, and lane 0 starts all
+/// copies. Called by whole warps.
+class RowStream {
  public:
-  /// `room`: the CTA's shared memory for slots. Called by whole warps.
-  __device__ BulkSlots(const CopySlots& slots, char* room, ptx::Barrier* arrived)
-      : bytes_(slots.bytes), count_(slots.count) {
-    const int warp = static_cast<int>(threadIdx.x / 32);
-    room_ = room + warp * count_ * bytes_;
-    arrived_ = arrived + warp * max_copy_slots;
+  /// `room`: the CTA's shared memory for slots. `arrived`: max_copy_slots mbarriers for each copy warp.
+  __device__ RowStream(const ElementwiseArgs& args, int element, const CopySlots& slots, char* room,
+                       ptx::Barrier* arrived)
+      : args_(args),
+        element_(element),
+        bytes_(slots.bytes),
+        count_(slots.count),
+        first_(static_cast<int>(threadIdx.x / 32)) {
+    room_ = room + first_ * count_ * bytes_;
+    arrived_ = arrived + first_ * max_copy_slots;
     if (!leads()) return;
     for (int i = 0; i < count_; ++i) ptx::barrier_init(&arrived_[i], 1);
     ptx::fence_barrier_init();
   }
-  static __device__ bool leads() { return threadIdx.x % 32 == 0; }
-  __device__ int bytes() const { return bytes_; }
-  /// Loads that may be ahead of the stores: a slot is loaded again one store later.
-  __device__ int ahead() const { return count_ - 1; }
 
-  __device__ void load(const char* from, int bytes) {
-    if (leads()) {
-      ptx::barrier_arrive_expect(&arrived_[load_.slot], static_cast<std::uint32_t>(bytes));
-      ptx::load_bulk(room_ + load_.slot * bytes_, from, static_cast<std::uint32_t>(bytes),
-                     &arrived_[load_.slot]);
+  /// Copies this warp's pieces of a tile that survey_rows() found to be whole. The last pieces may still have
+  /// to be stored: by later calls, or by finish(). `source_of(row)`: the tile's columns in the source, or
+  /// null.
+  template <class SourceOf>
+  __device__ void copy(const TileWork& work, SourceOf&& source_of) {
+    const int row_bytes = work.cols * element_, parts = (row_bytes + bytes_ - 1) / bytes_;
+    const int pieces = work.rows * parts;
+    // The scheduler warp's acquire orders loads through registers only.
+    if (leads()) ptx::fence_proxy_async_global();
+    for (int first = first_; first < pieces; first += 32 * copy_warps) {
+      const int i = first + lane() * copy_warps, row = i / parts, offset = (i - row * parts) * bytes_;
+      RowPiece piece{nullptr, nullptr, row, offset, min(row_bytes - offset, bytes_), work.spot};
+      if (i < pieces) {
+        const char* const source = source_of(row);
+        char* const dest = row_of(args_.to, work.spot, args_.tile_rows, row);
+        if (dest != nullptr) piece.to = dest + indent(work.spot) + offset;
+        if (source != nullptr && (dest != nullptr || args_.to.dests > 1)) piece.from = source + offset;
+      }
+      for (unsigned left = __ballot_sync(~0u, piece.from != nullptr); left != 0; left &= left - 1)
+        load(of_lane(piece, __ffs(static_cast<int>(left)) - 1));
     }
-    next(load_);
+    // The next tile begins with the warp after this tile's last one: small tiles use all warps in turn.
+    first_ = static_cast<int>(static_cast<unsigned>(first_ - pieces) % copy_warps);
   }
-  /// Calls store(slot), which starts stores from the slot that was loaded first. Then waits for the stores
-  /// before these to have read their slot.
-  template <class Store>
-  __device__ void pass_on(Store&& store) {
-    if (leads()) {
-      ptx::barrier_wait(&arrived_[store_.slot], store_.parity);
-      store(room_ + store_.slot * bytes_);
-      ptx::commit_bulk();
-      ptx::wait_bulk_reads<1>();
-    }
-    next(store_);
+  /// Stores the oldest piece if it has been loaded. Returns false if none is in flight.
+  __device__ bool store_arrived() {
+    if (in_flight_ == 0) return false;
+    if (__all_sync(~0u, ptx::barrier_test_wait(&arrived_[store_.slot], store_.parity))) store_oldest();
+    return true;
   }
-  /// Waits until all slots are free.
-  __device__ void free_all() {
-    if (leads()) ptx::wait_bulk_reads<0>();
-  }
-  /// Waits until all stores are visible to this thread.
+  /// Stores all pieces, and waits until the stores are visible to lane 0.
   __device__ void finish() {
+    while (in_flight_ > 0) store_oldest();
     if (leads()) ptx::wait_bulk<0>();
   }
 
  private:
+  static __device__ int lane() { return static_cast<int>(threadIdx.x % 32); }
+  static __device__ bool leads() { return lane() == 0; }
+
+  /// Bytes to the tile's columns in the output.
+  __device__ std::int64_t indent(const TileSpot& tile) const {
+    return std::int64_t{first_col(args_.to, tile, args_.tile_cols)} * element_;
+  }
+  /// At most one store has not yet read its slot. So that this is not the slot to load, one slot stays free.
+  __device__ void load(const RowPiece& piece) {
+    if (in_flight_ == count_ - 1) store_oldest();
+    if (lane() == load_.slot) held_ = piece;
+    if (leads()) {
+      const auto bytes = static_cast<std::uint32_t>(piece.bytes);
+      ptx::barrier_arrive_expect(&arrived_[load_.slot], bytes);
+      ptx::load_bulk(room_ + load_.slot * bytes_, piece.from, bytes, &arrived_[load_.slot]);
+    }
+    ++in_flight_;
+    next(load_);
+  }
+  __device__ void store_oldest() {
+    const RowPiece piece = of_lane(held_, store_.slot);
+    if (leads()) {
+      ptx::barrier_wait(&arrived_[store_.slot], store_.parity);
+      const char* const slot = room_ + store_.slot * bytes_;
+      const auto bytes = static_cast<std::uint32_t>(piece.bytes);
+      if (piece.to != nullptr) ptx::store_bulk(piece.to, slot, bytes);
+      for (int d = 1; d < args_.to.dests; ++d)
+        if (char* const row = row_of(args_.to, piece.tile, args_.tile_rows, piece.row, d))
+          ptx::store_bulk(row + indent(piece.tile) + piece.offset, slot, bytes);
+      ptx::commit_bulk();
+      ptx::wait_bulk_reads<1>();
+    }
+    --in_flight_;
+    next(store_);
+  }
   __device__ void next(Turn& turn) const {
     if (++turn.slot < count_) return;
     turn.slot = 0;
     turn.parity ^= 1;
   }
 
+  const ElementwiseArgs& args_;
   char* room_;
   ptx::Barrier* arrived_;
-  int bytes_, count_;
+  int element_;        ///< bytes
+  int bytes_, count_;  ///< of a slot; slots
+  int first_;          ///< this warp's first piece of the next tile
+  int in_flight_ = 0;
   Turn load_, store_;
+  RowPiece held_;
 };
 
 /// Sets `lines.whole` if bulk copies can move the rows of a tile: there are slots, and all addresses and
@@ -84,54 +155,6 @@ __device__ void survey_rows(const ElementwiseArgs& args, const TileWork& work, i
     }
   const bool whole = __all_sync(~0u, args.room > 0 && bits % 16 == 0);
   if (lane == 0) lines.whole = whole;
-}
-
-/// Copies the rows of a tile that survey_rows() found to be whole. Its pieces, rows or parts of rows as large
-/// as a slot, are dealt out to the copy warps. Each lane looks up the addresses of one piece, and lane 0
-/// copies them all. Returns when this warp's stores are visible to its lane 0.
-template <class SourceOf>
-__device__ void copy_rows(const ElementwiseArgs& args, const TileWork& work, int element, BulkSlots& slots,
-                          SourceOf&& source_of) {
-  const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
-  const std::int64_t indented = std::int64_t{first_col(args.to, work.spot, args.tile_cols)} * element;
-  const int row_bytes = work.cols * element, parts = (row_bytes + slots.bytes() - 1) / slots.bytes();
-  // The scheduler warp's acquire orders loads through registers only.
-  if (slots.leads()) ptx::fence_proxy_async_global();
-  for (int first = warp; first < work.rows * parts; first += 32 * copy_warps) {
-    const int piece = first + lane * copy_warps, row = piece / parts;
-    const int offset = (piece - row * parts) * slots.bytes(), bytes = min(row_bytes - offset, slots.bytes());
-    std::uintptr_t from = 0, to = 0;  // null: there is none
-    if (row < work.rows) {
-      const char* const source = source_of(row);
-      char* const dest = row_of(args.to, work.spot, args.tile_rows, row);
-      if (dest != nullptr) to = reinterpret_cast<std::uintptr_t>(dest + indented + offset);
-      if (source != nullptr && (dest != nullptr || args.to.dests > 1))
-        from = reinterpret_cast<std::uintptr_t>(source + offset);
-    }
-    unsigned to_load = __ballot_sync(~0u, from != 0), to_store = to_load;
-    const auto load = [&] {
-      const int of = __ffs(static_cast<int>(to_load)) - 1;
-      to_load &= to_load - 1;
-      slots.load(reinterpret_cast<const char*>(__shfl_sync(~0u, from, of)), __shfl_sync(~0u, bytes, of));
-    };
-    slots.free_all();
-    for (int i = 0; i < slots.ahead() && to_load != 0; ++i) load();
-    while (to_store != 0) {
-      const int of = __ffs(static_cast<int>(to_store)) - 1;
-      to_store &= to_store - 1;
-      char* const dest = reinterpret_cast<char*>(__shfl_sync(~0u, to, of));
-      const int its_row = __shfl_sync(~0u, row, of), its_offset = __shfl_sync(~0u, offset, of);
-      const auto size = static_cast<std::uint32_t>(__shfl_sync(~0u, bytes, of));
-      slots.pass_on([&](const char* slot) {
-        if (dest != nullptr) ptx::store_bulk(dest, slot, size);
-        for (int d = 1; d < args.to.dests; ++d)
-          if (char* const also = row_of(args.to, work.spot, args.tile_rows, its_row, d))
-            ptx::store_bulk(also + indented + its_offset, slot, size);
-      });
-      if (to_load != 0) load();
-    }
-  }
-  slots.finish();
 }
 
 }  // namespace shingle::cuda

@@ -51,27 +51,32 @@ constexpr int sum_depth(int room, int source_count, int chunk_bytes) {
   return depth < most ? depth : most;
 }
 
-/// Slots of shared memory of each copy warp, for rows that a copy moves by bulk copies.
+constexpr int size_of(Element type) {
+  return type == Element::f32 ? 4 : 2;
+}
+/// Slots of shared memory of each copy warp, for the pieces of rows that a copy moves by bulk copies.
 struct CopySlots {
   int bytes = 0;
   int count = 0;
 };
 inline constexpr int max_copy_slots = 12;
 
-/// Slots for rows of `row_bytes` in `room` bytes of shared memory. None for short rows, of which too few
-/// would be in flight: these go through registers.
-constexpr CopySlots copy_slots(int room, std::int64_t row_bytes) {
-  constexpr int least = 1 << 10, most = 4 << 10, line = 128;
-  if (row_bytes < least || row_bytes > 1 << 30) return {};
-  const int bytes = row_bytes < most ? static_cast<int>((row_bytes + line - 1) / line * line) : most;
+/// Slots in `room` bytes of shared memory: at least three, so that two loads are ahead of a store. Longer
+/// rows are cut into equal pieces. None for short rows, of which too few would be in flight: these go through
+/// registers.
+constexpr CopySlots copy_slots(int room, const ElementwiseArgs& args) {
+  constexpr int short_row = 1 << 10, most_bytes = 4 << 10, line = 128;
+  const int most = room / (3 * copy_warps) / line * line;
+  const std::int64_t cols = args.cols < args.tile_cols ? args.cols : args.tile_cols;
+  const std::int64_t row = cols * size_of(args.type);
+  if (row < short_row || row > 1 << 30 || most < short_row) return {};
+  const int longest = most < most_bytes ? most : most_bytes,
+            pieces = static_cast<int>((row + longest - 1) / longest);
+  const int bytes = static_cast<int>((row + pieces * line - 1) / (pieces * line)) * line;
   const int count = room / (copy_warps * bytes);
-  if (count < 2) return {};
   return {bytes, count < max_copy_slots ? count : max_copy_slots};
 }
 
-constexpr int size_of(Element type) {
-  return type == Element::f32 ? 4 : 2;
-}
 /// True if the pass needs complete rows.
 inline bool row_wise(const ElementwiseArgs& args) {
   return args.norm || args.activate == Activate::swiglu;

@@ -94,8 +94,7 @@ cudaError_t count_ctas(ElementwiseLaunch& at, std::int64_t pieces, int most, int
 std::int32_t tile_room(const ElementwiseArgs& args, int most_shared, bool bulk) {
   constexpr int own = 8 << 10, enough = 192 << 10;
   if (copies(args)) {
-    const CopySlots slots =
-        copy_slots(std::min(most_shared - own, enough), std::int64_t{args.tile_cols} * size_of(args.type));
+    const CopySlots slots = copy_slots(std::min(most_shared - own, enough), args);
     return bulk ? copy_warps * slots.count * slots.bytes : 0;
   }
   if (args.mixed || args.index != nullptr) return 0;

@@ -82,20 +82,22 @@ __device__ inline bool load_from(const ElementwiseArgs& args, const Route& sourc
 template <class T, class SourceOf, class Tile>
 __device__ __forceinline__ void copy_tiles(const ElementwiseArgs& args, TileRing& ring, SourceOf&& source_of,
                                            Tile&& by_registers) {
-  constexpr int element = static_cast<int>(sizeof(T));
   if (args.room == 0) {
     for_each_tile(ring, [&](int, const TileWork& work) { by_registers(work); });
     return;
   }
   extern __shared__ __align__(128) char slots_room[];
   __shared__ ptx::Barrier arrived[copy_warps * max_copy_slots];
-  BulkSlots slots(copy_slots(args.room, std::int64_t{args.tile_cols} * element), slots_room, arrived);
-  for_each_tile(ring, [&](int slot, const TileWork& work) {
+  RowStream rows(args, static_cast<int>(sizeof(T)), copy_slots(args.room, args), slots_room, arrived);
+  const auto copy = [&](int slot, const TileWork& work) {
     if (ring.lines[slot].whole)
-      copy_rows(args, work, element, slots, source_of(work));
+      rows.copy(work, source_of(work));
     else
       by_registers(work);
-  });
+    if (args.notify.count > 0) rows.finish();  // others wait for this tile
+  };
+  for_each_tile(ring, copy, [&] { return rows.store_arrived(); });
+  rows.finish();
 }
 
 /// Reorders one source. T: any type with the size of an element.

@@ -13,9 +13,9 @@
 // (release, CTA); the copy warps wait there (acquire, CTA). Their loads are coherent ones, or bulk copies
 // behind a proxy fence (bulk_rows.cuh).
 //
-// Memory order, stores: the copy warps arrive at the mbarrier `moved`, once their bulk copies are done. The
-// notify warp waits there, and then adds to the counters with release at the scope of their readers. Barriers
-// and release are cumulative, so each notify covers the stores of all copy warps.
+// Memory order, stores: the copy warps arrive at the mbarrier `moved`; of tiles that notify, once their bulk
+// copies are done. The notify warp waits there, and then adds to the counters with release at the scope of
+// their readers. Barriers and release are cumulative, so each notify covers the stores of all copy warps.
 //
 // Memory order, slots: all lanes of the scheduler warp write TileLines, then __syncwarp() orders their stores
 // before lane 0's arrival at `posted`. The racecheck of compute-sanitizer does not follow that chain, and
@@ -148,17 +148,25 @@ __device__ inline void notify_tiles(const ElementwiseArgs& args, TileRing& ring,
   }
 }
 
-/// For the copy warps: calls visit(slot, work) for each tile in the order of posting.
-template <class Visit>
-__device__ __forceinline__ void for_each_tile(TileRing& ring, Visit&& visit) {
+/// For the copy warps: calls visit(slot, work) for each tile in the order of posting. Until a tile is posted,
+/// calls idle(), which returns false when it has no more to do.
+template <class Visit, class Idle>
+__device__ __forceinline__ void for_each_tile(TileRing& ring, Visit&& visit, Idle&& idle) {
   for (Turn turn;; turn.next()) {
-    ptx::barrier_wait(&ring.posted[turn.slot], turn.parity);
+    ptx::Barrier* const posted = &ring.posted[turn.slot];
+    while (!__all_sync(~0u, ptx::barrier_test_wait(posted, turn.parity)) && idle()) {
+    }
+    ptx::barrier_wait(posted, turn.parity);
     const TileWork work = ring.work[turn.slot];
     if (work.cols == 0) return;
     visit(turn.slot, work);
     __syncwarp();
     if (threadIdx.x % 32 == 0) ptx::barrier_arrive(&ring.moved[turn.slot]);
   }
+}
+template <class Visit>
+__device__ __forceinline__ void for_each_tile(TileRing& ring, Visit&& visit) {
+  for_each_tile(ring, visit, [] { return false; });
 }
 
 /// `Move::survey(args, sources, work, lines, lane)` is called by the whole scheduler warp for each tile.
