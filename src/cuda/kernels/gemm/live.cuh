@@ -65,13 +65,13 @@ struct LiveTiles {
                                                          reinterpret_cast<const std::uint32_t*>(of.count)));
     return max(count - of.before, 0);
   }
-  /// True if a cluster has live rows, where the counts are there before the kernel is.
-  __device__ bool has_rows(std::int32_t of_cluster) const {
+  /// What counts the rows of a cluster.
+  __device__ LiveRows counter(std::int32_t of_cluster) const {
     const int4 words = __ldg(reinterpret_cast<const int4*>(live) + of_cluster);
     LiveRows of;
     static_assert(sizeof of == sizeof words);
     memcpy(&of, &words, sizeof of);
-    return of.count != nullptr && *of.count > of.before;
+    return of;
   }
 
  private:
@@ -83,21 +83,18 @@ struct LiveTiles {
 
 /// Clusters of tiles with live rows that are dealt to one cluster of CTAs, where all counts are there before
 /// the kernel is. All that have live rows are dealt in turn: wherever they are in the order, each cluster of
-/// CTAs gets as many as any other, or one less. In memory that a CTA shares.
+/// CTAs gets as many as any other, or one less. In memory that a CTA shares. The CTAs of a cluster take the
+/// list of the first of them, as they load their tiles together.
 ///
-/// A CTA looks at the counts twice. The first look gives each warp its range of turns, and the second one
-/// deals within that range. The CTAs of a cluster take the list of the first of them, as they load their
-/// tiles together.
-///
-/// After a wait that was ended, a late peer may still store a count between two looks. Tiles and notifies may
-/// then be missing, or notifies be made twice. But all warps of a cluster go through the same tiles, so the
-/// kernel ends.
+/// After a wait that was ended, a late peer may still store a count while CTAs look at it. Tiles and notifies
+/// may then be missing, or be made twice. But all warps of a cluster go through the same tiles, so the kernel
+/// ends.
 struct DealtTiles {
-  static constexpr std::uint16_t none = 0xffff;
-  static constexpr std::int32_t most = 512, most_clusters = none, most_warps = 16;
+  static constexpr std::int32_t most = 512, most_clusters = 1 << 16, most_warps = 16;
+  static constexpr std::int32_t looks = 4;  ///< loads of counts that a lane has in flight
 
-  std::int32_t count;              ///< of `dealt`, up to the first `none`
-  std::int32_t found[most_warps];  ///< clusters with live rows, by the warp that looked at them
+  std::int32_t count;                      ///< of `dealt`
+  std::uint8_t found[looks * most_warps];  ///< of 32 clusters that a warp looks at, those with live rows
   std::uint16_t dealt[most];
 
   /// True if the clusters of a product's tiles can be dealt so. Otherwise CTA c has works c, c + ctas, ...
@@ -113,35 +110,43 @@ struct DealtTiles {
     const std::int32_t warps = static_cast<std::int32_t>(blockDim.x) / 32;
     const std::int32_t hands = static_cast<std::int32_t>(gridDim.x) / tiles.cluster;
     const std::int32_t own = static_cast<std::int32_t>(blockIdx.x) / tiles.cluster;
-    const std::int32_t clusters = works / tiles.cluster,
-                       share = (clusters + warps * 32 - 1) / (warps * 32) * 32;
-    const std::int32_t first = warp * share, end = min(first + share, clusters);
-    for (auto i = static_cast<std::int32_t>(threadIdx.x); i < most; i += warps * 32) dealt[i] = none;
-    std::int32_t before = 0;
-#pragma unroll 4
-    for (std::int32_t at = first; at < end; at += 32)
-      before += __popc(__ballot_sync(~0u, at + lane < end && tiles.has_rows(at + lane)));
-    if (lane == 0) found[warp] = before;
-    __syncthreads();
-    std::int32_t all = before = 0;
-    for (std::int32_t i = 0; i < warps; ++i) {
-      if (i < warp) before += found[i];
-      all += found[i];
+    const std::int32_t clusters = works / tiles.cluster;
+    std::int32_t before = 0;  // clusters with live rows
+    for (std::int32_t first = 0; first < clusters; first += looks * warps * 32) {
+      const auto looked_at = [&](int look) { return first + (look * warps + warp) * 32 + lane; };
+      LiveRows of[looks];
+      std::int32_t counts[looks] = {};
+      unsigned lives[looks];
+#pragma unroll
+      for (int look = 0; look < looks; ++look)
+        of[look] = looked_at(look) < clusters ? tiles.counter(looked_at(look)) : LiveRows{};
+#pragma unroll
+      for (int look = 0; look < looks; ++look)
+        if (of[look].count != nullptr) counts[look] = *of[look].count;
+#pragma unroll
+      for (int look = 0; look < looks; ++look)
+        lives[look] = __ballot_sync(~0u, of[look].count != nullptr && counts[look] > of[look].before);
+      if (first > 0) __syncthreads();  // all warps have read `found`
+#pragma unroll
+      for (int look = 0; look < looks; ++look)
+        if (lane == 0) found[look * warps + warp] = static_cast<std::uint8_t>(__popc(lives[look]));
+      __syncthreads();
+      const Sums sums(found, looks * warps, lane);
+#pragma unroll
+      for (int look = 0; look < looks; ++look) {
+        const std::int32_t at = looked_at(look);
+        const unsigned own_lane = 1u << lane;
+        const std::int32_t turn =
+            before + sums.of_first(look * warps + warp) + __popc(lives[look] & (own_lane - 1));
+        if ((lives[look] & own_lane) != 0) {
+          if (turn % hands == own) dealt[turn / hands] = static_cast<std::uint16_t>(at);
+        } else if (at < clusters && at % hands == own) {
+          add_notifies(notify, work(tiles, at));
+        }
+      }
+      before += sums.of_first(looks * warps);
     }
-    const std::int32_t turns = (all - own + hands - 1) / hands, last_turn = before + found[warp];
-    if (threadIdx.x == 0) count = turns;
-    for (std::int32_t at = first; at < end; at += 32) {
-      const bool there = at + lane < end, live = there && tiles.has_rows(at + lane);
-      const unsigned lives = __ballot_sync(~0u, live);
-      const std::int32_t turn = before + __popc(lives & ((1u << lane) - 1));
-      if (live && turn < last_turn && turn % hands == own)
-        dealt[turn / hands] = static_cast<std::uint16_t>(at + lane);
-      if (there && !live && (at + lane) % hands == own) add_notifies(notify, work(tiles, at + lane));
-      before += __popc(lives);
-    }
-    __syncthreads();
-    for (auto i = static_cast<std::int32_t>(threadIdx.x); i < turns; i += warps * 32)
-      if (dealt[i] == none) atomicMin(&count, i);
+    if (threadIdx.x == 0) count = (before - own + hands - 1) / hands;
     __syncthreads();
   }
   /// Called by all threads of the CTA, between two barriers of the cluster: takes what its first CTA has.
@@ -164,6 +169,30 @@ struct DealtTiles {
   }
 
  private:
+  /// Sums of the first values of a list, by a scan of a warp: lane i keeps those of i + 1 and i + 33 values.
+  class Sums {
+   public:
+    __device__ Sums(const std::uint8_t* values, std::int32_t values_count, std::int32_t lane)
+        : low_(lane < values_count ? values[lane] : 0),
+          high_(32 + lane < values_count ? values[32 + lane] : 0) {
+#pragma unroll
+      for (int step = 1; step < 32; step *= 2) {
+        const std::int32_t low = __shfl_up_sync(~0u, low_, step), high = __shfl_up_sync(~0u, high_, step);
+        if (lane >= step) low_ += low, high_ += high;
+      }
+      high_ += __shfl_sync(~0u, low_, 31);
+    }
+    /// `n`: at most 64, the same in all lanes.
+    __device__ std::int32_t of_first(std::int32_t n) const {
+      const std::int32_t sum = __shfl_sync(~0u, n <= 32 ? low_ : high_, (n - 1) % 32);
+      return n == 0 ? 0 : sum;
+    }
+
+   private:
+    std::int32_t low_, high_;
+  };
+  static_assert(looks * most_warps <= 64, "values of Sums");
+
   __device__ static std::int32_t work(const LiveTiles& tiles, std::int32_t of_cluster) {
     return of_cluster * tiles.cluster + static_cast<std::int32_t>(blockIdx.x) % tiles.cluster;
   }
