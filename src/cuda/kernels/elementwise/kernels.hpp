@@ -93,8 +93,9 @@ inline bool widens(const ElementwiseArgs& args) {
   return !args.mixed && args.type == Element::f32 && args.source_type != Element::f32;
 }
 
-/// Kernels for tile-by-tile passes (parameter: ElementwiseArgs) and for row-wise passes (also a RowLayout).
-/// Null if there is none for these types. `ringed`: RowLayout::pieces is not 0.
+/// Kernels for tile-by-tile passes (parameter: ElementwiseArgs; a copy with `room` is by bulk copies) and for
+/// row-wise passes (also a RowLayout). Null if there is none for these types. `ringed`: RowLayout::pieces is
+/// not 0.
 const void* find_tiles_kernel(const ElementwiseArgs& args);
 const void* find_picked_kernel(const ElementwiseArgs& args);  ///< of tile-by-tile passes with an index
 const void* find_rows_kernel(const ElementwiseArgs& args, bool ringed);

@@ -90,12 +90,12 @@ cudaError_t count_ctas(ElementwiseLaunch& at, std::int64_t pieces, int most, int
 }
 
 /// Bytes of shared memory for the chunks in flight of a sum, or the rows of a copy. A CTA may have
-/// `most_shared` bytes. `bulk`: the kernel has bulk copies.
-std::int32_t tile_room(const ElementwiseArgs& args, int most_shared, bool bulk) {
+/// `most_shared` bytes.
+std::int32_t tile_room(const ElementwiseArgs& args, int most_shared) {
   constexpr int own = 8 << 10, enough = 192 << 10;
   if (copies(args)) {
     const CopySlots slots = copy_slots(std::min(most_shared - own, enough), args);
-    return bulk ? copy_warps * slots.count * slots.bytes : 0;
+    return copy_warps * slots.count * slots.bytes;
   }
   if (args.mixed || args.index != nullptr) return 0;
   const int chunk_bytes =
@@ -120,6 +120,25 @@ cudaError_t preload(const void* kernel) {
                               facts.most_shared - static_cast<int>(attributes.sharedSizeBytes));
 }
 
+const void* find_tile_kernel(const ElementwiseArgs& args, std::int32_t room) {
+  ElementwiseArgs with = args;
+  with.room = room;
+  return args.index != nullptr ? find_picked_kernel(with) : find_tiles_kernel(with);
+}
+
+/// Sets the kernel of a tile-by-tile pass and its shared memory. A copy goes through registers where its
+/// kernel has no bulk copies.
+cudaError_t choose_tile_kernel(const ElementwiseArgs& args, int most_shared, ElementwiseLaunch& at) {
+  at.room = tile_room(args, most_shared);
+  at.kernel = find_tile_kernel(args, at.room);
+  if (at.kernel == nullptr) return cudaErrorInvalidValue;
+  cudaFuncAttributes attributes;
+  if (const cudaError_t error = cudaFuncGetAttributes(&attributes, at.kernel)) return error;
+  if (copies(args) && !has_bulk_copies(attributes)) at.kernel = find_tile_kernel(args, at.room = 0);
+  at.shared_bytes = static_cast<std::size_t>(at.room);
+  return cudaSuccess;
+}
+
 }  // namespace
 
 cudaError_t prepare_elementwise(const ElementwiseArgs& args, ElementwiseLaunch& at) {
@@ -129,13 +148,8 @@ cudaError_t prepare_elementwise(const ElementwiseArgs& args, ElementwiseLaunch& 
   DeviceFacts facts;
   if (const cudaError_t error = find_device_facts(facts); error != cudaSuccess) return error;
   if (!row_wise(args)) {
-    at.kernel = args.index != nullptr ? find_picked_kernel(args) : find_tiles_kernel(args);
     at.threads = tile_threads;
-    if (at.kernel == nullptr) return cudaErrorInvalidValue;
-    cudaFuncAttributes attributes;
-    if (const cudaError_t error = cudaFuncGetAttributes(&attributes, at.kernel)) return error;
-    at.room = tile_room(args, facts.most_shared, has_bulk_copies(attributes));
-    at.shared_bytes = static_cast<std::size_t>(at.room);
+    if (const cudaError_t error = choose_tile_kernel(args, facts.most_shared, at)) return error;
     at.early = args.early && ptx::launch_early(facts.major);
     if (const cudaError_t error = count_ctas(at, args.last - args.first, args.ctas, facts.sms)) return error;
     at.pairs = args.pairs && at.ctas % 2 == 0;
@@ -183,8 +197,8 @@ cudaError_t preload_elementwise() {
           args.source_type = source;
           args.source_count = sources;
           args.activate = activate;
-          for (const void* kernel :
-               {find_tiles_kernel(args), find_rows_kernel(args, false), find_rows_kernel(args, true)})
+          for (const void* kernel : {find_tile_kernel(args, 0), find_tile_kernel(args, 1),
+                                     find_rows_kernel(args, false), find_rows_kernel(args, true)})
             if (const cudaError_t error = preload(kernel); error != cudaSuccess) return error;
         }
   for (const Element source : {Element::f32, Element::bf16, Element::f16})
@@ -194,7 +208,8 @@ cudaError_t preload_elementwise() {
         args.type = type;
         args.source_type = source;
         args.source_count = sources;
-        if (const cudaError_t error = preload(find_picked_kernel(args)); error != cudaSuccess) return error;
+        for (args.room = 0; args.room < 2; ++args.room)
+          if (const cudaError_t error = preload(find_picked_kernel(args)); error != cudaSuccess) return error;
       }
   for (const Element source : {Element::bf16, Element::f16})
     for (const Element type : {source, Element::f32})

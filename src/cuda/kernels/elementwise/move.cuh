@@ -82,10 +82,6 @@ __device__ inline bool load_from(const ElementwiseArgs& args, const Route& sourc
 template <class T, class SourceOf, class Tile>
 __device__ __forceinline__ void copy_tiles(const ElementwiseArgs& args, TileRing& ring, SourceOf&& source_of,
                                            Tile&& by_registers) {
-  if (args.room == 0) {
-    for_each_tile(ring, [&](int, const TileWork& work) { by_registers(work); });
-    return;
-  }
   extern __shared__ __align__(128) char slots_room[];
   __shared__ ptx::Barrier arrived[copy_warps * max_copy_slots];
   RowStream rows(args, static_cast<int>(sizeof(T)), copy_slots(args.room, args), slots_room, arrived);
@@ -100,10 +96,10 @@ __device__ __forceinline__ void copy_tiles(const ElementwiseArgs& args, TileRing
   rows.finish();
 }
 
-/// Reorders one source. T: any type with the size of an element.
-template <class T>
+/// Reorders one source through registers. T: any type with the size of an element. `batch`: loads in flight
+/// in a thread.
+template <class T, int batch = 8>
 struct Copy {
-  static constexpr int batch = 8;  // loads in flight in a thread
   static constexpr int length = vector_bytes / static_cast<int>(sizeof(T));
 
   /// The tile's columns in a row of the source; null: the row has no address.
@@ -113,18 +109,11 @@ struct Copy {
     if (at == nullptr) return nullptr;
     return at + first_col(source, work.spot, args.tile_cols) * std::int64_t{sizeof(T)};
   }
-  static __device__ __forceinline__ void survey(const ElementwiseArgs& args, const Route* sources,
-                                                const TileWork& work, TileLines& lines, int lane) {
-    survey_rows(args, work, static_cast<int>(sizeof(T)), lines, lane, [&](int row) {
-      return reinterpret_cast<std::uintptr_t>(columns_of(args, sources[0], work, row));
-    });
-  }
+  static __device__ __forceinline__ void survey(const ElementwiseArgs&, const Route*, const TileWork&,
+                                                TileLines&, int) {}
   static __device__ __forceinline__ void run(const ElementwiseArgs& args, const Route* sources,
                                              TileRing& ring) {
-    const auto source_of = [&](const TileWork& work) {
-      return [&](int row) { return columns_of(args, sources[0], work, row); };
-    };
-    copy_tiles<T>(args, ring, source_of, [&](const TileWork& work) { tile(args, sources, work); });
+    for_each_tile(ring, [&](int, const TileWork& work) { tile(args, sources, work); });
   }
   /// Looks up all addresses of a batch before the first load. Lookups are loads themselves: one that waited
   /// for another would cost its latency for each chunk.
@@ -160,6 +149,27 @@ struct Copy {
         if (args.to.dests > 1) store_all(args, work, {walk.row, walk.chunk * length}, chunk[j], 1);
       }
     }
+  }
+};
+
+/// The same by bulk copies, where rows are whole. Apart from Copy, whose loads in flight take most registers.
+template <class T>
+struct BulkCopy {
+  using ByRegisters = Copy<T, 2>;
+
+  static __device__ __forceinline__ void survey(const ElementwiseArgs& args, const Route* sources,
+                                                const TileWork& work, TileLines& lines, int lane) {
+    survey_rows(args, work, static_cast<int>(sizeof(T)), lines, lane, [&](int row) {
+      return reinterpret_cast<std::uintptr_t>(ByRegisters::columns_of(args, sources[0], work, row));
+    });
+  }
+  static __device__ __forceinline__ void run(const ElementwiseArgs& args, const Route* sources,
+                                             TileRing& ring) {
+    const auto source_of = [&](const TileWork& work) {
+      return [&](int row) { return ByRegisters::columns_of(args, sources[0], work, row); };
+    };
+    copy_tiles<T>(args, ring, source_of,
+                  [&](const TileWork& work) { ByRegisters::tile(args, sources, work); });
   }
 };
 

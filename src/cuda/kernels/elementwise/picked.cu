@@ -4,12 +4,21 @@
 #include "picked.cuh"
 
 namespace shingle::cuda {
+namespace {
+
+template <class T>
+const void* find_copy_kernel(bool bulk) {
+  return bulk ? reinterpret_cast<const void*>(tiles_kernel<PickedBulkCopy<T>>)
+              : reinterpret_cast<const void*>(tiles_kernel<PickedCopy<T>>);
+}
+
+}  // namespace
 
 const void* find_picked_kernel(const ElementwiseArgs& args) {
   if (args.mixed || (args.source_type != args.type && !widens(args))) return nullptr;
   if (copies(args))
-    return size_of(args.type) == 2 ? reinterpret_cast<const void*>(tiles_kernel<PickedCopy<std::uint16_t>>)
-                                   : reinterpret_cast<const void*>(tiles_kernel<PickedCopy<std::uint32_t>>);
+    return size_of(args.type) == 2 ? find_copy_kernel<std::uint16_t>(args.room > 0)
+                                   : find_copy_kernel<std::uint32_t>(args.room > 0);
   switch (args.source_type) {
     case Element::f32:
       return reinterpret_cast<const void*>(tiles_kernel<PickedSum<float, float>>);

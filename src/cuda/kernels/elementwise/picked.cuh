@@ -21,35 +21,17 @@ __device__ __forceinline__ void load_picked(const ElementwiseArgs& args, const R
        work.cols - col);
 }
 
-/// Copies the rows that one source has. T: any type with the size of an element.
-template <class T>
+/// Copies the rows that one source has, through registers. T: any type with the size of an element. `batch`:
+/// loads in flight in a thread.
+template <class T, int batch = 8>
 struct PickedCopy {
-  static constexpr int batch = Copy<T>::batch, length = Copy<T>::length;
+  static constexpr int length = Copy<T>::length;
 
-  /// Before the gates open, so without a look at the index.
-  static __device__ __forceinline__ void survey(const ElementwiseArgs& args, const Route* sources,
-                                                const TileWork& work, TileLines& lines, int lane) {
-    const Route& source = sources[0];
-    survey_rows(args, work, static_cast<int>(sizeof(T)), lines, lane, [&](int) {
-      return reinterpret_cast<std::uintptr_t>(source.base + source.shift + indent_of(args, work)) |
-             static_cast<std::uintptr_t>(source.row_bytes);
-    });
-  }
-  static __device__ __forceinline__ std::int64_t indent_of(const ElementwiseArgs& args,
-                                                           const TileWork& work) {
-    return std::int64_t{work.spot.n} * args.tile_cols * std::int64_t{sizeof(T)};
-  }
+  static __device__ __forceinline__ void survey(const ElementwiseArgs&, const Route*, const TileWork&,
+                                                TileLines&, int) {}
   static __device__ __forceinline__ void run(const ElementwiseArgs& args, const Route* sources,
                                              TileRing& ring) {
-    const auto source_of = [&](const TileWork& work) {
-      return [&](int row) -> const char* {
-        const std::int32_t picked = *picks_of(args, work, row);
-        if (picked < 0) return nullptr;
-        const Route& source = sources[0];
-        return source.base + source.shift + picked * source.row_bytes + indent_of(args, work);
-      };
-    };
-    copy_tiles<T>(args, ring, source_of, [&](const TileWork& work) { tile(args, sources[0], work); });
+    for_each_tile(ring, [&](int, const TileWork& work) { tile(args, sources[0], work); });
   }
   /// True if a row of the tile is picked. Called by whole warps.
   static __device__ __forceinline__ bool any_picked(const ElementwiseArgs& args, const TileWork& work) {
@@ -82,6 +64,37 @@ struct PickedCopy {
       for (int j = 0; j < batch; ++j, walk.next())
         if (picked[j] >= 0) store_all(args, work, {walk.row, walk.chunk * length}, chunk[j]);
     }
+  }
+};
+
+/// The same by bulk copies, as BulkCopy.
+template <class T>
+struct PickedBulkCopy {
+  /// Before the gates open, so without a look at the index.
+  static __device__ __forceinline__ void survey(const ElementwiseArgs& args, const Route* sources,
+                                                const TileWork& work, TileLines& lines, int lane) {
+    const Route& source = sources[0];
+    survey_rows(args, work, static_cast<int>(sizeof(T)), lines, lane, [&](int) {
+      return reinterpret_cast<std::uintptr_t>(source.base + source.shift + indent_of(args, work)) |
+             static_cast<std::uintptr_t>(source.row_bytes);
+    });
+  }
+  static __device__ __forceinline__ std::int64_t indent_of(const ElementwiseArgs& args,
+                                                           const TileWork& work) {
+    return std::int64_t{work.spot.n} * args.tile_cols * std::int64_t{sizeof(T)};
+  }
+  static __device__ __forceinline__ void run(const ElementwiseArgs& args, const Route* sources,
+                                             TileRing& ring) {
+    const auto source_of = [&](const TileWork& work) {
+      return [&](int row) -> const char* {
+        const std::int32_t picked = *picks_of(args, work, row);
+        if (picked < 0) return nullptr;
+        const Route& source = sources[0];
+        return source.base + source.shift + picked * source.row_bytes + indent_of(args, work);
+      };
+    };
+    copy_tiles<T>(args, ring, source_of,
+                  [&](const TileWork& work) { PickedCopy<T, 2>::tile(args, sources[0], work); });
   }
 };
 

@@ -10,6 +10,12 @@ struct SumKernel {
   static const void* get() { return reinterpret_cast<const void*>(tiles_kernel<Sum<S, T>>); }
 };
 
+template <class T>
+const void* find_copy_kernel(bool bulk) {
+  return bulk ? reinterpret_cast<const void*>(tiles_kernel<BulkCopy<T>>)
+              : reinterpret_cast<const void*>(tiles_kernel<Copy<T>>);
+}
+
 template <class N>
 const void* find_mixed_kernel(Element type) {
   return type == Element::f32 ? reinterpret_cast<const void*>(tiles_kernel<MixedSum<N, float>>)
@@ -28,8 +34,8 @@ const void* find_tiles_kernel(const ElementwiseArgs& args) {
     return args.source_type == Element::bf16 ? SumKernel<__nv_bfloat16, float>::get()
                                              : SumKernel<__half, float>::get();
   if (!copies(args)) return by_type<SumKernel>(args);
-  return size_of(args.type) == 2 ? reinterpret_cast<const void*>(tiles_kernel<Copy<std::uint16_t>>)
-                                 : reinterpret_cast<const void*>(tiles_kernel<Copy<std::uint32_t>>);
+  return size_of(args.type) == 2 ? find_copy_kernel<std::uint16_t>(args.room > 0)
+                                 : find_copy_kernel<std::uint32_t>(args.room > 0);
 }
 
 }  // namespace shingle::cuda
