@@ -6,28 +6,16 @@
 #include <numeric>
 #include <random>
 
-#include "../report.hpp"
 #include "cuda/kernels/elementwise.hpp"
-#include "cuda/raii/check.hpp"
 #include "cuda/raii/device_guard.hpp"
-#include "cuda/raii/memory.hpp"
-#include "cuda/raii/stream.hpp"
-#include "shingle/base/error.hpp"
+#include "hooked_gemm.hpp"
 
 using namespace shingle;
-using namespace shingle::cuda;
+using namespace shingle::bench;
 
 namespace {
 
 constexpr std::int64_t element = 2;  // bf16
-
-template <class T>
-DeviceMemory upload(const std::vector<T>& data) {
-  DeviceMemory memory(data.size() * sizeof(T));
-  check(cudaMemcpy(memory.get(), data.data(), memory.bytes(), cudaMemcpyHostToDevice), "cudaMemcpy");
-  check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-  return memory;
-}
 
 /// Random values, each row with its own.
 std::vector<std::uint16_t> random_values(std::int64_t count) {
@@ -150,16 +138,14 @@ class Bench {
  public:
   explicit Bench(int repeat) : repeat_(repeat), flush_(std::size_t{256} << 20) {
     check(cudaGetDeviceCount(&devices_), "cudaGetDeviceCount");
-    check(cudaDeviceGetAttribute(&sms_, cudaDevAttrMultiProcessorCount, 0), "cudaDeviceGetAttribute");
     if (devices_ > 1) check(cudaDeviceEnablePeerAccess(1, 0), "cudaDeviceEnablePeerAccess");
     check(preload_elementwise(), "preload_elementwise");
   }
-  int sms() const { return sms_; }
   int far() const { return devices_ > 1 ? 1 : 0; }
 
   nlohmann::json measure(const RowCopies& pass) const {
     const bool correct = pass.correct(stream_);
-    bench::Samples ours, driver;
+    Samples ours, driver;
     for (int i = 0; i < repeat_; ++i) {
       ours.us.push_back(time_us([&] { pass.run(stream_); }));
       driver.us.push_back(time_us([&] { pass.run_driver(stream_); }));
@@ -184,7 +170,7 @@ class Bench {
     return 1e3 * static_cast<double>(end.milliseconds_since(begin));
   }
 
-  int repeat_, devices_ = 0, sms_ = 0;
+  int repeat_, devices_ = 0;
   DeviceMemory flush_;
   Stream stream_;
 };
@@ -210,10 +196,22 @@ int main(int argc, char** argv) {
   std::vector<std::int32_t> fetch_rows{32};  // as make_fetch() cuts its pass
   int choices = 6, experts = 64, repeat = 21;
   std::string json;
-  app.add_option("--tokens", tokens, "tokens to sort")->delimiter(',')->capture_default_str();
-  app.add_option("--hidden", hidden, "columns of all matrices")->delimiter(',')->capture_default_str();
-  app.add_option("--fetch", fetched, "rows of the matrices to fetch")->delimiter(',')->capture_default_str();
-  app.add_option("--fetch-tile-rows", fetch_rows)->delimiter(',')->capture_default_str();
+  app.add_option("--tokens", tokens, "tokens to sort")
+      ->check(CLI::PositiveNumber)
+      ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("--hidden", hidden, "columns of all matrices")
+      ->check(CLI::PositiveNumber)
+      ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("--fetch", fetched, "rows of the matrices to fetch")
+      ->check(CLI::PositiveNumber)
+      ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("--fetch-tile-rows", fetch_rows)
+      ->check(CLI::PositiveNumber)
+      ->delimiter(',')
+      ->capture_default_str();
   app.add_option("--choices", choices, "experts of a token")->capture_default_str();
   app.add_option("--experts", experts)->capture_default_str();
   app.add_option("--repeat", repeat)->check(CLI::PositiveNumber)->capture_default_str();
@@ -239,7 +237,7 @@ int main(int argc, char** argv) {
     for (const std::int64_t cols : hidden) {
       for (const std::int32_t count : tokens) {
         const std::int64_t rows = std::int64_t{count} * choices;
-        const Sizes sizes{rows, cols, tile_height(rows, bench.sms()), static_cast<std::int32_t>(cols), 0};
+        const Sizes sizes{rows, cols, tile_height(rows, sm_count()), static_cast<std::int32_t>(cols), 0};
         measure("sort", sizes, RowCopies(sizes, count, sorted_tokens(count, choices, experts), 0));
       }
       for (const std::int64_t rows : fetched) {

@@ -44,9 +44,11 @@ class RowStream {
         first_(static_cast<int>(threadIdx.x / 32)) {
     room_ = room + first_ * count_ * bytes_;
     arrived_ = arrived + first_ * max_copy_slots;
-    if (!leads()) return;
-    for (int i = 0; i < count_; ++i) ptx::barrier_init(&arrived_[i], 1);
-    ptx::fence_barrier_init();
+    if (leads()) {
+      for (int i = 0; i < count_; ++i) ptx::barrier_init(&arrived_[i], 1);
+      ptx::fence_barrier_init();
+    }
+    __syncwarp();
   }
 
   /// Copies this warp's pieces of a tile that survey_rows() found to be whole. The last pieces may still have
