@@ -1,7 +1,7 @@
-// Times of passes that only reorder rows, beside the driver's copy of as many bytes. `sort` gives each token
-// to its experts, as before a grouped GEMM: tiles of complete rows, whose sources are random. `fetch` loads a
-// matrix with few CTAs, as copies between processes do; from the second GPU where there is one. Caches hold
-// nothing of the matrices when a run begins.
+// Times of passes that only reorder rows, beside one copy of as many bytes by the driver. `sort` gives each
+// token to its experts, as before a grouped GEMM: tiles of complete rows, whose sources are random. `fetch`
+// loads a matrix with few CTAs, as copies between processes do; from a second GPU that the first one reaches.
+// Caches hold nothing of the matrices when a run begins.
 #include <CLI/CLI.hpp>
 #include <numeric>
 #include <random>
@@ -33,8 +33,9 @@ struct Sizes {
 /// A pass from rows of a source on a device to all rows of a matrix on the current one.
 class RowCopies {
  public:
-  /// `source_row`: the row of the source for each row of the output.
-  RowCopies(const Sizes& sizes, std::int64_t source_rows, std::vector<std::int32_t> source_row, int device)
+  /// `source_row`: the row of the source for each row of the output. `in_order`: each row has its own place.
+  RowCopies(const Sizes& sizes, std::int64_t source_rows, std::vector<std::int32_t> source_row, bool in_order,
+            int device)
       : sizes_(sizes),
         source_row_(std::move(source_row)),
         values_(random_values(source_rows * sizes.cols)),
@@ -42,6 +43,8 @@ class RowCopies {
     {
       const DeviceGuard on(device);
       source_ = upload(values_);
+      as_many_ = DeviceMemory(out_.bytes());
+      as_many_.fill(1);
     }
     const std::int64_t row_bytes = sizes.cols * element;
     const std::int64_t tiles_m = (sizes.rows + sizes.tile_rows - 1) / sizes.tile_rows;
@@ -59,10 +62,14 @@ class RowCopies {
     });
     table_ = upload(from), order_ = upload(order);
     Route source;
-    source.table = table_.get<char*>();
     source.row_bytes = row_bytes;
-    source.piece_rows = 1;
-    source.pieces = sizes.tile_rows;
+    if (in_order) {
+      source.base = source_.get<char>();
+    } else {
+      source.table = table_.get<char*>();
+      source.piece_rows = 1;
+      source.pieces = sizes.tile_rows;
+    }
     routes_ = upload(std::vector<Route>{source});
     args_.rows = sizes.rows, args_.cols = sizes.cols;
     args_.tile_rows = sizes.tile_rows, args_.tile_cols = sizes.tile_cols;
@@ -79,12 +86,10 @@ class RowCopies {
   void run(const Stream& stream) const {
     check(launch_elementwise(args_, stream.get()), "launch_elementwise");
   }
-  /// The driver copies as many bytes from the source's device, its first ones more than once.
+  /// The driver copies as many bytes from the source's device.
   void run_driver(const Stream& stream) const {
-    for (std::size_t at = 0; at < out_.bytes(); at += source_.bytes())
-      check(cudaMemcpyAsync(out_.get<char>() + at, source_.get(),
-                            std::min(source_.bytes(), out_.bytes() - at), cudaMemcpyDefault, stream.get()),
-            "cudaMemcpyAsync");
+    check(cudaMemcpyAsync(out_.get(), as_many_.get(), out_.bytes(), cudaMemcpyDefault, stream.get()),
+          "cudaMemcpyAsync");
   }
   bool correct(const Stream& stream) const {
     out_.fill(0xff);
@@ -105,7 +110,7 @@ class RowCopies {
   Sizes sizes_;
   std::vector<std::int32_t> source_row_;
   std::vector<std::uint16_t> values_;
-  DeviceMemory source_, out_, table_, order_, routes_;
+  DeviceMemory source_, as_many_, out_, table_, order_, routes_;
   ElementwiseArgs args_;
 };
 
@@ -136,12 +141,20 @@ std::int32_t tile_height(std::int64_t rows, int workers) {
 
 class Bench {
  public:
-  explicit Bench(int repeat) : repeat_(repeat), flush_(std::size_t{256} << 20) {
-    check(cudaGetDeviceCount(&devices_), "cudaGetDeviceCount");
-    if (devices_ > 1) check(cudaDeviceEnablePeerAccess(1, 0), "cudaDeviceEnablePeerAccess");
+  explicit Bench(int repeat) : repeat_(repeat) {
+    int devices = 0, reached = 0;
+    check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
+    if (devices > 1) check(cudaDeviceCanAccessPeer(&reached, 0, 1), "cudaDeviceCanAccessPeer");
+    if (reached != 0) check(cudaDeviceEnablePeerAccess(1, 0), "cudaDeviceEnablePeerAccess");
+    far_ = reached;
+    for (int device = 0; device <= far_; ++device) {
+      const DeviceGuard on(device);
+      flush_.emplace_back(std::size_t{256} << 20);
+    }
     check(preload_elementwise(), "preload_elementwise");
   }
-  int far() const { return devices_ > 1 ? 1 : 0; }
+  /// The device whose memory `fetch` reads.
+  int far() const { return far_; }
 
   nlohmann::json measure(const RowCopies& pass) const {
     const bool correct = pass.correct(stream_);
@@ -161,7 +174,12 @@ class Bench {
  private:
   template <class Run>
   double time_us(const Run& run) const {
-    check(cudaMemsetAsync(flush_.get(), 0, flush_.bytes(), stream_.get()), "cudaMemsetAsync");
+    if (far_ > 0) {
+      const DeviceGuard on(far_);
+      flush_.back().fill(0);
+    }
+    // Last and without a wait, so that the run is launched while the device is busy.
+    check(cudaMemsetAsync(flush_.front().get(), 0, flush_.front().bytes(), stream_.get()), "cudaMemsetAsync");
     const Event begin(Event::Timing::on), end(Event::Timing::on);
     begin.record(stream_.get());
     run();
@@ -170,8 +188,8 @@ class Bench {
     return 1e3 * static_cast<double>(end.milliseconds_since(begin));
   }
 
-  int repeat_, devices_ = 0;
-  DeviceMemory flush_;
+  int repeat_, far_ = 0;
+  std::vector<DeviceMemory> flush_;  // by device: more than its caches hold
   Stream stream_;
 };
 
@@ -224,9 +242,9 @@ int main(int argc, char** argv) {
     auto record = bench::record(argc, argv);
     const Bench bench(repeat);
     bool all_correct = true;
-    const auto measure = [&](const char* kind, const Sizes& sizes, const RowCopies& pass) {
+    const auto measure = [&](const char* kind, const Sizes& sizes, const RowCopies& pass, int source) {
       auto row = bench.measure(pass);
-      row["kind"] = kind;
+      row["kind"] = kind, row["source_device"] = source;
       row["rows"] = sizes.rows, row["cols"] = sizes.cols;
       row["tile_rows"] = sizes.tile_rows, row["tile_cols"] = sizes.tile_cols, row["ctas"] = sizes.ctas;
       print(row);
@@ -238,14 +256,14 @@ int main(int argc, char** argv) {
       for (const std::int32_t count : tokens) {
         const std::int64_t rows = std::int64_t{count} * choices;
         const Sizes sizes{rows, cols, tile_height(rows, sm_count()), static_cast<std::int32_t>(cols), 0};
-        measure("sort", sizes, RowCopies(sizes, count, sorted_tokens(count, choices, experts), 0));
+        measure("sort", sizes, RowCopies(sizes, count, sorted_tokens(count, choices, experts), false, 0), 0);
       }
       for (const std::int64_t rows : fetched) {
         std::vector<std::int32_t> same(static_cast<std::size_t>(rows));
         std::iota(same.begin(), same.end(), 0);
         for (const std::int32_t tall : fetch_rows) {
           const Sizes sizes{rows, cols, tall, 1024, 16};
-          measure("fetch", sizes, RowCopies(sizes, rows, same, bench.far()));
+          measure("fetch", sizes, RowCopies(sizes, rows, same, true, bench.far()), bench.far());
         }
       }
     }

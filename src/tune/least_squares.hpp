@@ -17,8 +17,8 @@ struct SumSample {
 };
 
 /// Coefficients with the least squares of relative errors, none negative: a term whose coefficient would be
-/// negative is left out, the most negative one first. Coefficients of terms that the samples do not tell
-/// apart are 0. All times must be positive.
+/// negative is left out, the most negative one first. Of terms that the samples do not tell apart, the first
+/// has all, and the others have 0. All times must be positive.
 template <std::size_t terms>
 std::array<double, terms> fit_sums(const std::vector<SumSample<terms>>& samples) {
   std::array<bool, terms> used;

@@ -36,7 +36,7 @@ double Profiler::contention_s() const {
 }
 
 double Profiler::expected_s() {
-  constexpr int others = 60;  // plans of steps, passes, engines, products, edges, attention
+  constexpr int others = 66;  // plans of steps, passes, engines, products, edges, attention
   if (reference_us_.empty()) reference_us();
   double seconds = contention_s();
   if (!options_.contention_only && options_.chunk_bytes == 0) {

@@ -150,17 +150,17 @@ TEST_P(CountedGemmTest, RowsOfAnyClusters) {
   for (const std::int64_t clusters : {1, 3, 64, 500}) expect_each(clusters, some);
 }
 
-/// A list that is full has no end mark, and one more cluster makes the kernel go without lists.
+/// One cluster more than lists hold makes the kernel go without lists.
 TEST_P(CountedGemmTest, AsManyClustersAsListsHold) {
   for (const std::int64_t more : {-1, 0, 1})
     expect_each(hands * list + more, [](auto, std::int64_t rows) { return rows; });
 }
 
-/// Numbers of clusters in a list have 16 bits, of which one value is the end mark.
+/// Numbers of clusters in a list have 16 bits.
 TEST_P(CountedGemmTest, AsManyClustersAsAListCanName) {
   int sms = 0;
   check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0), "cudaDeviceGetAttribute");
-  constexpr std::int64_t most = 65535;
+  constexpr std::int64_t most = 1 << 16;
   if (most > std::int64_t{list} * sms) GTEST_SKIP() << "lists of " << sms << " SMs hold fewer clusters";
   const std::vector<GemmInstance>& instances = gemm_instances(GetParam(), GemmKind::counted);
   const auto instance = std::ranges::find_if(instances, [](const GemmInstance& one) {

@@ -16,6 +16,14 @@ TEST(FitSums, FindsCoefficients) {
   EXPECT_NEAR(found[2], 0.5, 1e-9);
 }
 
+TEST(FitSums, GivesTheFirstOfEqualTermsAll) {
+  std::vector<SumSample<2>> samples;
+  for (const double x : {1, 2, 5}) samples.push_back({{x, 3 * x}, 4 * x});
+  const auto found = fit_sums(samples);
+  EXPECT_NEAR(found[0], 4, 1e-9);
+  EXPECT_EQ(found[1], 0);
+}
+
 TEST(FitSums, LeavesOutNegativeTermsAndThoseThatNoSampleTells) {
   std::vector<SumSample<3>> samples;
   for (const double x : {1, 2, 5}) samples.push_back({{1, x, 0}, 9 - x});

@@ -309,7 +309,7 @@ std::unique_ptr<Command> make_fetch(const Context& context, const Slice& from, c
     return Placement{slice, placement::Matrix{RowMap::identity(slice.rows)}};
   };
   Elementwise pass;
-  pass.grid = make_grid(to.rows, to.cols, 32, 1024);  // fastest on H200 (bench_cuda_row_copies)
+  pass.grid = make_grid(to.rows, to.cols, 32, 1024);  // bench_cuda_row_copies compares heights
   pass.from.push_back(whole(from));
   pass.to = whole(to);
   ElementwiseArgs args = tabled(context, pass, false);

@@ -1,6 +1,6 @@
 // Copies of rows by bulk copies: from memory to a slot of shared memory, and from there to memory. One lane
-// of a warp starts them, and no data passes through registers. All slots of a CTA are in flight, and stay so
-// from one tile to the next where nobody waits for a tile.
+// of a warp starts them, and no data passes through registers. All slots of a CTA are in flight. In passes
+// without notifies, loads of the next tile start before the stores of this tile are done.
 #pragma once
 
 #include "cuda/kernels/ptx/bulk.cuh"

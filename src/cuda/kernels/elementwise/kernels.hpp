@@ -62,8 +62,8 @@ struct CopySlots {
 inline constexpr int max_copy_slots = 12;
 
 /// Slots in `room` bytes of shared memory: at least three, so that two loads are ahead of a store. Longer
-/// rows are cut into equal pieces. None for short rows, of which too few would be in flight: these go through
-/// registers.
+/// rows are cut into pieces of nearly equal length. None for short rows, of which too few would be in flight:
+/// these go through registers.
 constexpr CopySlots copy_slots(int room, const ElementwiseArgs& args) {
   constexpr int short_row = 1 << 10, most_bytes = 4 << 10, line = 128;
   const int most = room / (3 * copy_warps) / line * line;

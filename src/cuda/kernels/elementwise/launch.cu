@@ -94,6 +94,8 @@ cudaError_t count_ctas(ElementwiseLaunch& at, std::int64_t pieces, int most, int
 std::int32_t tile_room(const ElementwiseArgs& args, int most_shared) {
   constexpr int own = 8 << 10, enough = 192 << 10;
   if (copies(args)) {
+    const bool whole_rows = args.tiles_n > 1 || args.cols * size_of(args.type) % 16 == 0;
+    if (!whole_rows) return 0;  // bulk copies could move none
     const CopySlots slots = copy_slots(std::min(most_shared - own, enough), args);
     return copy_warps * slots.count * slots.bytes;
   }

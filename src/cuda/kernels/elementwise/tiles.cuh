@@ -4,6 +4,8 @@
 //     posts the tile to a slot of a ring of two.
 //   - Copy warps: load the tile's chunks from all sources, sum, finish, and store to all destinations.
 //   - Notify warp: when all copy warps have finished a tile, notifies its counters and frees its slot.
+//   Without
+//     counters the slot is free when their loads have started.
 //
 // So gates and notifies do not delay the copy warps. A tile whose gate has opened is notified even while the
 // scheduler warp waits for a later gate. The scheduler warp holds one item ahead of the copy warps, which is

@@ -94,7 +94,7 @@ struct DealtTiles {
   static constexpr std::int32_t looks = 4;  ///< loads of counts that a lane has in flight
 
   std::int32_t count;                      ///< of `dealt`
-  std::uint8_t found[looks * most_warps];  ///< of 32 clusters that a warp looks at, those with live rows
+  std::uint8_t found[looks * most_warps];  ///< live clusters among the 32 of each look and warp
   std::uint16_t dealt[most];
 
   /// True if the clusters of a product's tiles can be dealt so. Otherwise CTA c has works c, c + ctas, ...
