@@ -6,9 +6,11 @@
 #include <numeric>
 #include <random>
 
+#include "cuda/commands/command.hpp"
 #include "cuda/kernels/elementwise.hpp"
 #include "cuda/raii/device_guard.hpp"
 #include "hooked_gemm.hpp"
+#include "planner/common/builder.hpp"
 
 using namespace shingle;
 using namespace shingle::bench;
@@ -132,13 +134,6 @@ std::vector<std::int32_t> sorted_tokens(std::int32_t tokens, int choices, int ex
   return rows;
 }
 
-/// Rows of a tile, as plans choose them: enough tiles for all workers.
-std::int32_t tile_height(std::int64_t rows, int workers) {
-  std::int32_t tall = 64;
-  while (tall > 4 && (rows + tall - 1) / tall < 2 * workers) tall /= 2;
-  return tall;
-}
-
 class Bench {
  public:
   explicit Bench(int repeat) : repeat_(repeat) {
@@ -211,7 +206,7 @@ int main(int argc, char** argv) {
   CLI::App app("Passes that only reorder rows, bf16, beside the driver's copies");
   std::vector<std::int32_t> tokens{128, 512, 4096, 16384};
   std::vector<std::int64_t> hidden{2048, 4096}, fetched{64, 512, 4096, 16384};
-  std::vector<std::int32_t> fetch_rows{32};  // as make_fetch() cuts its pass
+  std::vector<std::int32_t> fetch_rows{fetch_tile_rows};
   int choices = 6, experts = 64, repeat = 21;
   std::string json;
   app.add_option("--tokens", tokens, "tokens to sort")
@@ -255,14 +250,15 @@ int main(int argc, char** argv) {
     for (const std::int64_t cols : hidden) {
       for (const std::int32_t count : tokens) {
         const std::int64_t rows = std::int64_t{count} * choices;
-        const Sizes sizes{rows, cols, tile_height(rows, sm_count()), static_cast<std::int32_t>(cols), 0};
+        const Sizes sizes{rows, cols, planner::row_block_height(rows, sm_count()),
+                          static_cast<std::int32_t>(cols), 0};
         measure("sort", sizes, RowCopies(sizes, count, sorted_tokens(count, choices, experts), false, 0), 0);
       }
       for (const std::int64_t rows : fetched) {
         std::vector<std::int32_t> same(static_cast<std::size_t>(rows));
         std::iota(same.begin(), same.end(), 0);
         for (const std::int32_t tall : fetch_rows) {
-          const Sizes sizes{rows, cols, tall, 1024, 16};
+          const Sizes sizes{rows, cols, tall, fetch_tile_cols, fetch_ctas};
           measure("fetch", sizes, RowCopies(sizes, rows, same, true, bench.far()), bench.far());
         }
       }

@@ -195,7 +195,7 @@ double Costs::store_gbps(const Step& step, std::int32_t workers) const {
   const auto* gemm = std::get_if<Gemm>(&step);
   if (gemm == nullptr) return machine_.store_gbps;
   // The warps that multiplied a worker's only tile store it, and no load of another tile waits for them.
-  if (machine_.sync_us > 0 && live_tiles(*gemm, gemm->grid.positions()) <= workers)
+  if (on_streams(machine_) && live_tiles(*gemm, gemm->grid.positions()) <= workers)
     return machine_.store_gbps;
   const std::int64_t cols =
       gemm->epilogue.activation == Activation::swiglu ? 2 * gemm->grid.tile_cols : gemm->grid.tile_cols;
@@ -267,7 +267,7 @@ double Costs::merge_slots_us(const MergeSlots& step) const {
 /// only. A GPU backend carries them out as one kernel, which the simulator counts once.
 std::int64_t Costs::moved_rows(const Elementwise& step, const TileRect& rect) const {
   const auto* const routed = std::get_if<placement::Routed>(&step.to.form);
-  if (!routed || routed->dest < 0 || machine_.sync_us > 0) return rect.rows;
+  if (!routed || routed->dest < 0 || on_streams(machine_)) return rect.rows;
   const Routing& routing = *plan_.problem().routing;
   return routing.count_before(routed->source, routed->dest, rect.row + rect.rows) -
          routing.count_before(routed->source, routed->dest, rect.row);
@@ -278,7 +278,7 @@ double Costs::workers_of_item(const Elementwise& step) const {
   const auto flagged = [&](const Placement& at) {
     return plan_.buffers[static_cast<std::size_t>(at.slice.buffer)].flagged;
   };
-  if (machine_.sync_us == 0 || !(flagged(step.to) || std::ranges::any_of(step.from, flagged))) return 1;
+  if (!on_streams(machine_) || !(flagged(step.to) || std::ranges::any_of(step.from, flagged))) return 1;
   const std::int32_t most = step.resources.most > 0 ? step.resources.most : plan_.workers;
   return std::max(static_cast<double>(most) / static_cast<double>(larger(step.grid.tiles(), 1)), 1.0);
 }
@@ -345,7 +345,7 @@ double Costs::attend_backward_us(const AttendBackward& step, std::int64_t item, 
   for (std::int64_t row = rect.row; row < rect.row + rect.rows; row += block)
     all += scores(step.first_token + row, smaller(block, rect.row + rect.rows - row), keys);
   const double most = step.resources.most > 0 ? step.resources.most : plan_.workers;
-  const double workers = machine_.sync_us > 0 ? std::max(most / std::max(items, 1), 1.0) : 1;
+  const double workers = on_streams(machine_) ? std::max(most / std::max(items, 1), 1.0) : 1;
   return 10 * all * static_cast<double>(rect.cols) * attention_flop_us(step) / workers;
 }
 

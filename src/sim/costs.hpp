@@ -14,6 +14,11 @@ namespace shingle::sim {
 
 Traffic traffic_of(CollectiveKind kind);
 
+/// True if lanes are streams (GPUs): waits are kernels, and commands are queued before a run begins.
+inline bool on_streams(const Machine& machine) {
+  return machine.sync_us > 0;
+}
+
 class Costs {
  public:
   /// Throws InvalidArgument if the machine lacks figures that the plan's steps need.

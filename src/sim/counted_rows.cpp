@@ -20,7 +20,7 @@ ProductTile Costs::tile_of(const Gemm& gemm, std::int64_t item) const {
 }
 
 std::int64_t Costs::cluster_of(const Gemm& gemm) const {
-  return machine_.sync_us > 0 ? tiles_of_cluster(gemm.grid) : 1;
+  return on_streams(machine_) ? tiles_of_cluster(gemm.grid) : 1;
 }
 
 std::int64_t Costs::live_tiles(const Gemm& gemm, std::int64_t end) const {
@@ -57,7 +57,7 @@ double Costs::filled(const Elementwise& step) const {
 }
 
 double Costs::uneven(const Gemm& gemm, std::int32_t workers) const {
-  if (gemm.live.buffer < 0 || gemm.gates.empty() || machine_.sync_us == 0) return 1;
+  if (gemm.live.buffer < 0 || gemm.gates.empty() || !on_streams(machine_)) return 1;
   double& ratio = uneven_[{&gemm, workers}];
   if (ratio > 0) return ratio;
   const std::int64_t cluster = cluster_of(gemm), positions = gemm.grid.positions();

@@ -116,7 +116,7 @@ Simulation::Simulation(const Plan& plan, const Machine& machine, const SimOption
               planned.submission.launcher < 0 ? lane.rank : planned.submission.launcher;
     }
   }
-  if (machine.sync_us > 0 || machine.early_kernels) index_launches();
+  if (on_streams(machine) || machine.early_kernels) index_launches();
   engine_until_.assign(lanes_.size(), 0);
   for (const Counter& counter : plan.counters) {
     auto& first = first_count_.emplace_back();
@@ -152,7 +152,7 @@ void Simulation::index_launches() {
 
 /// The launch of the lane's current step. Null if steps are not launches on GPU streams.
 const Launch* Simulation::launch_of(const LaneState& lane) const {
-  return machine_.sync_us > 0 ? launch_of(lane, lane.step) : nullptr;
+  return on_streams(machine_) ? launch_of(lane, lane.step) : nullptr;
 }
 
 /// The launch of a step, alone or with others. Null if the step launches nothing.

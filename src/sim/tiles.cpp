@@ -100,7 +100,7 @@ Index Simulation::pass_of(const LaneState& lane, const Step& step) {
 /// Workers that a step takes at most. On a GPU a product takes whole clusters.
 std::int32_t Simulation::most_workers(const LaneState& lane, const Step& step) const {
   const auto* gemm = std::get_if<Gemm>(&step);
-  if (gemm != nullptr && machine_.sync_us > 0 && !Costs::is_library(*gemm)) {
+  if (gemm != nullptr && on_streams(machine_) && !Costs::is_library(*gemm)) {
     const std::int32_t most = shingle::most_workers(*gemm, capacity_, may_start_early(lane, lane.step));
     return std::max(most - most % tiles_of_cluster(gemm->grid), 1);
   }
@@ -140,7 +140,7 @@ bool Simulation::compute(LaneState& lane, const Step& step) {
   }
   if (!job.over) return false;
   // A kernel ends when its stores have arrived. No pass of a delivery waits for those of the pass before it.
-  if (machine_.sync_us > 0 && !delivers && blocked(lane)) return false;
+  if (on_streams(machine_) && !delivers && blocked(lane)) return false;
   lane.cause = job.cause;
   lane.job = none;
   job.spans.clear();
@@ -289,7 +289,7 @@ void Simulation::batch_done(Index at) {
   const Index index = batch.job;
   Job& job = jobs_[static_cast<std::size_t>(index)];
   const Pass& pass = passes_[static_cast<std::size_t>(job.pass)];
-  if (pass.stores && machine_.sync_us > 0 && job.storing > 0 && job.storing + batch.workers > job.held) {
+  if (pass.stores && on_streams(machine_) && job.storing > 0 && job.storing + batch.workers > job.held) {
     job.staged.push_back(at);
     return;
   }

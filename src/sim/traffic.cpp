@@ -101,8 +101,7 @@ bool Simulation::submitted(LaneState& lane) {
   lane.launched = true;
   const Submission& how = planned.submission;
   // On streams, commands wait in their queues before the epoch begins, unless its time includes the calls.
-  const bool on_streams = machine_.sync_us > 0;
-  if (how.prelaunched || (on_streams && !how.timed)) return true;
+  if (how.prelaunched || (on_streams(machine_) && !how.timed)) return true;
   const auto steps = static_cast<std::int32_t>(planned.steps.size());
   const auto at = static_cast<std::int32_t>(lane.step);
   const auto next = std::ranges::upper_bound(how.doorbells, at);

@@ -400,7 +400,7 @@ class LongRowHooksTest : public HooksTest {
 TEST_F(LongRowHooksTest, TilesAwaitTheirGatesAndAreCounted) {
   run_epochs(1);
 }
-/// Then stores of a tile may come with the next tile's loads.
+/// Without notifies, a tile may be stored after the next tile's loads have started.
 TEST_F(LongRowHooksTest, TilesAwaitTheirGatesAndAreNotCounted) {
   args_.notify = {};
   std::ranges::fill(tiles_, 0);

@@ -278,7 +278,8 @@ void write_ids(World& world, const Inputs& inputs, const Workspace& memory) {
     write_input(world, inputs, rank, Role::topk_ids, const_cast<void*>(memory.data(rank, Role::topk_ids)));
 }
 
-/// Captures one call, and replays it with so many routings. Prints why a plan is unserved.
+/// Captures one call, and replays it with `routings` routings. Prints the reason if the backend rejects the
+/// plan.
 void serve_by_one_graph(World& world, const Problem& problem, const Params& params,
                         const std::function<std::shared_ptr<const Routing>(int)>& routing, int routings) {
   SCOPED_TRACE(describe(problem) + " by " + describe(params));

@@ -101,6 +101,8 @@ std::unique_ptr<Command> make_command(const Context& context, const MergeSlots& 
 /// Adjacent passes of a lane that are merged into one (lower/launch_rules.hpp), group by group. The rows of
 /// all passes move as soon as their group has arrived, so no pass waits for the last group of another.
 std::unique_ptr<Command> make_command(const Context& context, const std::vector<Elementwise>& steps);
+/// Tiles and CTAs of make_fetch(). So few CTAs load as fast as a link delivers, and leave SMs to GEMMs.
+inline constexpr std::int32_t fetch_tile_rows = 32, fetch_tile_cols = 1024, fetch_ctas = 16;
 /// A copy from a peer's memory, by a kernel. A copy engine would do it in a queue of the peer's device,
 /// behind copies that the peer has enqueued there, and these may wait for what this rank does next.
 std::unique_ptr<Command> make_fetch(const Context& context, const Slice& from, const Slice& to);

@@ -304,17 +304,16 @@ std::unique_ptr<Command> make_command(const Context& context, const Elementwise&
 }
 
 std::unique_ptr<Command> make_fetch(const Context& context, const Slice& from, const Slice& to) {
-  constexpr std::int32_t few_ctas = 16;  // they load as fast as a link delivers, and leave SMs to GEMMs
   const auto whole = [](const Slice& slice) {
     return Placement{slice, placement::Matrix{RowMap::identity(slice.rows)}};
   };
   Elementwise pass;
-  pass.grid = make_grid(to.rows, to.cols, 32, 1024);  // bench_cuda_row_copies compares heights
+  pass.grid = make_grid(to.rows, to.cols, fetch_tile_rows, fetch_tile_cols);
   pass.from.push_back(whole(from));
   pass.to = whole(to);
   ElementwiseArgs args = tabled(context, pass, false);
   args.watch = context.watch;
-  args.ctas = few_ctas;
+  args.ctas = fetch_ctas;
   return std::make_unique<Pass>(args, std::vector<Pass::Part>{{nullptr, {}, 0, last_item(pass)}});
 }
 

@@ -32,6 +32,9 @@ Machine with_tiles_of(const Epilogue& epilogue, const Machine& machine);
 /// Tile of a GEMM: from the params, else from the machine.
 TileSize tile_size(const Machine& machine, const TileParams& params);
 
+/// Rows of a tile of complete rows: few enough that each worker has two tiles, if that is possible.
+std::int32_t row_block_height(std::int64_t rows, std::int32_t workers);
+
 /// True if the result needs a last pass over complete rows: a norm, or swiglu after a reduction.
 bool row_wise_finishing(const Problem& problem);
 

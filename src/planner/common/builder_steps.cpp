@@ -33,11 +33,15 @@ TileGrid Builder::one_tile(std::int64_t rows, std::int64_t cols) const {
   return make_grid(rows, cols, static_cast<std::int32_t>(larger(rows, 1)), static_cast<std::int32_t>(cols));
 }
 
-TileGrid Builder::row_blocks(std::int64_t rows, std::int64_t cols) const {
+std::int32_t row_block_height(std::int64_t rows, std::int32_t workers) {
   constexpr std::int32_t least = 4;
   std::int32_t tall = 64;
-  while (tall > least && ceil_div(rows, tall) < 2 * workers()) tall /= 2;
-  return make_grid(rows, cols, tall, static_cast<std::int32_t>(cols));
+  while (tall > least && ceil_div(rows, tall) < 2 * workers) tall /= 2;
+  return tall;
+}
+
+TileGrid Builder::row_blocks(std::int64_t rows, std::int64_t cols) const {
+  return make_grid(rows, cols, row_block_height(rows, workers()), static_cast<std::int32_t>(cols));
 }
 
 Gemm Builder::gemm(int rank, const TileGrid& grid, const RowMap& a_rows, Placement placement) const {

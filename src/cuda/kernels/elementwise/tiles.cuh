@@ -3,9 +3,8 @@
 //   - Scheduler warp: takes the next item, statically or from the work queue. It awaits the tile's gates and
 //     posts the tile to a slot of a ring of two.
 //   - Copy warps: load the tile's chunks from all sources, sum, finish, and store to all destinations.
-//   - Notify warp: when all copy warps have finished a tile, notifies its counters and frees its slot.
-//   Without
-//     counters the slot is free when their loads have started.
+//   - Notify warp: when all copy warps have finished a tile, notifies its counters and frees its slot. In
+//     passes without notifies, bulk copies of the tile may still be in flight then.
 //
 // So gates and notifies do not delay the copy warps. A tile whose gate has opened is notified even while the
 // scheduler warp waits for a later gate. The scheduler warp holds one item ahead of the copy warps, which is
